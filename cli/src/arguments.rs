@@ -21,6 +21,8 @@ use crate::commands::key::KeyArgument;
 use crate::commands::protection::ProtectionArguments;
 use crate::exit::Exit;
 use crate::launch::Addresses;
+use crate::mpi::MpiChoice;
+use crate::mpi::replacement::MpiFrom;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
 
@@ -62,9 +64,10 @@ Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
 Each rank is a process of its own; what it prints is shown with its rank in front.
 
 MPI programs run as they are: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. What a program \
-links shows which MPI library it uses. Programs of MPICH and Intel MPI are started here, with the libfabric provider \
+links, or what mpi4py loads in a python program that imports it, shows which MPI library it uses (--mpi overrides). Programs of MPICH and Intel MPI are started here, with the libfabric provider \
 (libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says) as their only network. Open MPI's are \
-handed to its own mpirun, with the provider selected, and cannot be saved yet.
+handed to its own mpirun, with the provider selected, and cannot be saved yet. A program of an MPICH without libfabric, as Debian's, runs on one \
+that has it (--mpi-from).
 
 With ", checkpoint_options!(), " programs are checkpointed and rolled back: those that use the `session` interface at the points that \
 they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies. Several \
@@ -168,6 +171,8 @@ slow is no reason.")]
         /// A process that runs: could it be saved?
         #[arg(long, value_name = "N", conflicts_with = "program")]
         pid: Option<u32>,
+        #[command(flatten)]
+        mpi: MpiArguments,
         /// The program, as it is given to `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         program: Vec<OsString>,
@@ -262,6 +267,8 @@ pub(crate) struct RunArguments {
     /// How many ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = number::<u32>(1..=4096))]
     pub(crate) ranks: u32,
+    #[command(flatten)]
+    pub(crate) mpi: MpiArguments,
     #[command(flatten)]
     pub(crate) checkpoint: CheckpointArguments,
     #[command(flatten)]
@@ -402,6 +409,34 @@ pub(crate) struct RepairArguments {
     /// Print only the result, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// Which MPI library a program uses, and where it comes from: the same for `run` and `doctor`.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MpiArguments {
+    /// Which MPI library the program uses: auto, the one that it loads; of a python program the one of mpi4py, if its text imports that; any other program
+    /// that loads one while it runs is noticed then. none: the ranks are processes that do not talk over MPI. mpich, intel, openmpi: this one, although
+    /// nothing shows it before the program runs, as where a script starts it
+    #[arg(
+        long = "mpi",
+        value_enum,
+        value_name = "LIBRARY",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub(crate) library: MpiChoice,
+    /// Run a program of MPICH, MVAPICH or Intel MPI on the MPICH in this folder (a virtual environment, an installation, or its folder of libraries), which must
+    /// use libfabric; the program is not changed. auto: on the one that is found (beside the program, in the active virtual or conda environment, beside
+    /// PATH, in ~/.local), if the program's own library cannot load the provider, as Debian's MPICH cannot; on its own otherwise. `restart` goes on with the same
+    /// [default: auto]
+    #[arg(long = "mpi-from", value_name = "DIR")]
+    mpi_from: Option<MpiFrom>,
+}
+
+impl MpiArguments {
+    pub(crate) fn from(&self) -> MpiFrom {
+        self.mpi_from.clone().unwrap_or_default()
+    }
 }
 
 /// Over which NIC ranks reach other hosts: the same for `run` and `restart`.

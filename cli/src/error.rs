@@ -36,13 +36,45 @@ pub(crate) enum CliError {
     )]
     ProviderPath { path: PathBuf },
     #[error(
-        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows what is found)"
+        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows what is found), or, if it is an MPICH, have the program run on another one (pip install mpich, or --mpi-from DIR)"
     )]
     MpiNotFound { program: PathBuf, library: String },
     #[error(
         "the program uses Open MPI ({library}), which needs its own mpirun to start it, and there is none beside it or in PATH. Started without it every process would be a job of one rank. Add the folder of its mpirun to PATH"
     )]
     NoMpirun { library: PathBuf },
+    #[error(
+        "--mpi {named} does not fit the program: it loads {library}. Leave --mpi out, or build the program with the library that is named"
+    )]
+    OtherMpi { named: &'static str, library: PathBuf },
+    #[error(
+        "{program} needs {library}: MPICH before 3.1, or MVAPICH2 before 2.0, whose binary interface no MPICH with libfabric has. Build the program with a newer MPICH (pip install mpich brings one with mpicc)"
+    )]
+    OldMpich { program: PathBuf, library: String },
+    #[error(
+        "--mpi-from cannot replace {library}: it is Open MPI, whose binary interface is not MPICH's. Start the program without --mpi-from (its own mpirun runs it), or build it with MPICH"
+    )]
+    NotReplaceable { library: PathBuf },
+    #[error(
+        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and its messages would be in no checkpoint. Install an MPICH that uses libfabric beside it (pip install mpich), which then replaces it by itself, or name the folder of one (--mpi-from DIR); `stillwire doctor PROGRAM` shows what is found"
+    )]
+    NoFabric { library: PathBuf },
+    #[error(
+        "--mpi-from: {} cannot take the place of the program's MPI library: {problem}. Expected an installation of MPICH 3.1 or newer with libfabric, such as a virtual environment after `pip install mpich`", path.display()
+    )]
+    MpiFrom { path: PathBuf, problem: String },
+    #[error(
+        "the job's file does not say in a way that this version knows on which MPI library the program runs; use the version of stillwire that wrote it"
+    )]
+    MpiFromUnread,
+    #[error(
+        "{program} cannot run on {library}, which lacks what it needs: {symbols}. Name another MPICH (--mpi-from DIR), or build the program with this one"
+    )]
+    Incompatible { program: PathBuf, library: PathBuf, symbols: String },
+    #[error(
+        "the loader does not take another {name} for {program}, but {}: the program, or a library of it, names that folder itself (RPATH), and it comes before LD_LIBRARY_PATH. Remove it (patchelf --remove-rpath FILE), or build the program with an MPICH that uses libfabric", found.display()
+    )]
+    Overruled { program: PathBuf, name: String, found: PathBuf },
     #[error("{option} cannot be used here: the program is an MPI program ({library}). {instead}")]
     NotForMpi { option: &'static str, library: PathBuf, instead: &'static str },
     #[error(
@@ -255,6 +287,8 @@ impl CliError {
             | CliError::Places { .. }
             | CliError::NodeDirectoryName { .. }
             | CliError::NotForMpi { .. }
+            | CliError::OtherMpi { .. }
+            | CliError::NotReplaceable { .. }
             | CliError::PidNamespace { .. } => Exit::Usage,
             _ => Exit::Failed,
         }

@@ -94,7 +94,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Inspect(inspect) => commands::inspect::inspect(&inspect, json),
         Command::Verify(verify) => commands::verify::verify(&verify, json),
         Command::Doctor { pid: Some(pid), .. } => commands::doctor::process(pid, json),
-        Command::Doctor { program, .. } => commands::doctor::doctor(program, json),
+        Command::Doctor { program, mpi, .. } => commands::doctor::doctor(program, &mpi, json),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
         Command::Delta { command } => commands::delta::delta(&command, json),
         Command::Demo(demo) => demo::demo(&demo, json),

@@ -20,8 +20,8 @@ pub(crate) fn is_alone_by_mistake() -> bool {
         let mistaken = is_mistake(ranks, std::env::var_os(OPENMPI_VARIABLE).is_some(), maps);
         if mistaken {
             complain(format_args!(
-                "this is an Open MPI program, which only its own mpirun can start as one of several ranks. Give the program itself \
-                 to `stillwire run`, not a script around it, or use `stillwire env` and mpirun"
+                "this is an Open MPI program, which only its own mpirun can start as one of several ranks. Start it with \
+                 `stillwire run --mpi openmpi`, or use `stillwire env` and mpirun; if each rank is to be alone, --mpi none"
             ));
         }
         mistaken

@@ -106,7 +106,7 @@ impl Mpirun {
         }
         command.env_remove(KEY_VARIABLE);
         command
-            .args(options(mpi, arguments.ranks, &passed))
+            .args(options(mpi, path, arguments.ranks, &passed))
             .args(&program.command)
             .current_dir(&program.directory)
             .envs(key.variable())

@@ -64,7 +64,7 @@ pub(crate) fn prepare(
     if purpose == Purpose::Run && encryption.is_none() && newest.as_ref().is_some_and(is_encrypted) {
         return Err(CliError::EncryptedUnsaid { path });
     }
-    let Settings { mut config, hosts, bind, auth, keeps_ids: kept } = read_settings(&file)?;
+    let Settings { mut config, hosts, bind, auth, keeps_ids: kept, replacement } = read_settings(&file)?;
     let told = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let mut program = program(&file);
@@ -148,6 +148,8 @@ pub(crate) fn prepare(
         provider,
         is_mpi: false,
         mpi_problem: (!is_whole).then_some(mpi_problem),
+        // Nothing is run to rebuild what nodes have lost.
+        replacement: replacement.clone().filter(|_| purpose == Purpose::Run),
         saves,
         own_directories,
         job_file: Vec::new(),
@@ -159,8 +161,14 @@ pub(crate) fn prepare(
     };
     // What is for this run alone, or follows from where it runs, is not the job's.
     let keeps_ids = plan.keeps_ids || kept;
-    let mut file =
-        job_file(&Plan { program: named, config: told, auth: auth_told, keeps_ids, ..plan.clone() });
+    let mut file = job_file(&Plan {
+        program: named,
+        config: told,
+        auth: auth_told,
+        keeps_ids,
+        replacement,
+        ..plan.clone()
+    });
     file.settings.extend(rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
     plan.job_file = file.emit();
     if !arguments.quiet {

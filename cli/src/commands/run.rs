@@ -35,8 +35,9 @@ use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
 use crate::launch::{self, Addresses, Flush, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::environment;
-use crate::mpi::program::{Detected, detect};
-use crate::mpi::{Family, Mpi, provider};
+use crate::mpi::program::Detected;
+use crate::mpi::replacement::Replacement;
+use crate::mpi::{Family, Mpi, MpiChoice, provider, resolve};
 use crate::text;
 
 /// Names of the launcher's own settings in a job file.
@@ -47,6 +48,7 @@ pub(crate) mod setting {
     pub(crate) const SAVES: &str = "saves";
     pub(crate) const IDS: &str = "ids";
     pub(crate) const ENCRYPT: &str = "encrypt";
+    pub(crate) const MPI_FROM: &str = "mpi-from";
     pub(crate) const HOSTS: &str = "hosts";
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
@@ -108,6 +110,8 @@ pub(crate) struct RunReport {
     pub(crate) seconds: f64,
     /// How whole processes are captured: `auto`, `fork`, `scan`, `content` or `sync`; `null`: none is.
     pub(crate) capture: Option<String>,
+    /// The MPI library that programs got in place of their own (--mpi-from).
+    pub(crate) mpi_from: Option<String>,
     /// What a person should know although nothing has failed by it.
     pub(crate) warnings: Vec<String>,
 }
@@ -118,7 +122,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     config.validate()?;
     check_bind(&arguments.bind)?;
     let mut program = program(&arguments)?;
-    let detected = detect(&program)?;
+    let (detected, replacement) = resolve(&program, arguments.mpi.library, &arguments.mpi.from())?;
     let provider = provider::find(None);
     if let Some(mpi) = &detected.mpi {
         check_options(&arguments, mpi)?;
@@ -129,6 +133,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         if let Err(error) = provider {
             return Err(error);
         }
+    }
+    if let Some(replacement) = replacement.as_ref().filter(|_| !arguments.quiet) {
+        tell(format_args!("{} (--mpi-from)", replacement.words()));
     }
     let nodes = arguments.hosts.nodes(arguments.ranks, &arguments.bind)?;
     let is_saved = wants_checkpoints(&arguments);
@@ -144,7 +151,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     }
     let encryption = if arguments.checkpoint.encrypt { Some(arguments.key.encryption()?) } else { None };
     let flush = arguments.flush.flush(&arguments.key)?;
-    if let Ok(library) = &provider {
+    if let Ok(library) = &provider
+        && arguments.mpi.library != MpiChoice::None
+    {
         equip(&mut program, &detected, library, arguments.bind.first);
     }
     if let Some(mpi) = detected.mpi.as_ref().filter(|mpi| mpi.family == Family::OpenMpi) {
@@ -200,6 +209,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         provider: provider.ok(),
         is_mpi: detected.mpi.is_some(),
         mpi_problem,
+        replacement,
         saves,
         own_directories,
         job_file: Vec::new(),
@@ -469,6 +479,7 @@ fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
             let wish = plan.program.variable(OsStr::new(agent::CAPTURE_VARIABLE));
             wish.map_or_else(|| "auto".to_owned(), |wish| wish.to_string_lossy().into_owned())
         }),
+        mpi_from: plan.replacement.as_ref().map(|given| given.library.display().to_string()),
         warnings: warnings.clone(),
     }
 }
@@ -585,6 +596,8 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
     if plan.keeps_ids {
         settings.insert(setting::IDS.to_owned(), IDS_KEPT.to_owned());
     }
+    let given = plan.replacement.as_ref().map(|given| (setting::MPI_FROM.to_owned(), given.emit()));
+    settings.extend(given);
     if let Some(encryption) = &plan.encryption {
         settings.insert(setting::ENCRYPT.to_owned(), encryption.name.clone());
     }
@@ -641,6 +654,8 @@ pub(crate) struct Settings {
     pub(crate) auth: AuthLevel,
     /// Each rank has a pid namespace.
     pub(crate) keeps_ids: bool,
+    /// The MPI library in the place of the program's own.
+    pub(crate) replacement: Option<Replacement>,
 }
 
 /// The settings that [`job_file`] wrote.
@@ -660,7 +675,8 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
     let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
     let bind = bind.unwrap_or_else(|| Addresses::one(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-    Ok(Settings { config, hosts, bind, auth, keeps_ids })
+    let replacement = text(setting::MPI_FROM).map(Replacement::parse).transpose()?;
+    Ok(Settings { config, hosts, bind, auth, keeps_ids, replacement })
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
 use crate::launch::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
-use crate::mpi::program::detect;
+use crate::mpi::replacement::MpiFrom;
+use crate::mpi::{MpiChoice, resolve};
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
 
@@ -152,6 +153,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         provider: None,
         is_mpi: false,
         mpi_problem: None,
+        replacement: None,
         own_directories: None,
         flush: None,
         encryption: None,
@@ -178,11 +180,11 @@ fn mpi_plan(
     command.extend([keys.to_string(), arguments.rounds.to_string()].map(OsString::from));
     command.push(enough_file(&native.directory).into_os_string());
     let mut program = Program { command, ..native.program };
-    let detected = detect(&program)?;
+    let (detected, replacement) = resolve(&program, MpiChoice::Auto, &MpiFrom::Auto)?;
     equip(&mut program, &detected, &mpi.provider, Ipv4Addr::LOCALHOST.into());
     whole::equip(&mut program, &mpi.provider, None);
     let provider = Some(mpi.provider.clone());
-    Ok(Plan { program, provider, is_mpi: true, saves: Saves::Process, ..native })
+    Ok(Plan { program, provider, is_mpi: true, replacement, saves: Saves::Process, ..native })
 }
 
 /// The file that tells the program that everything has been shown.

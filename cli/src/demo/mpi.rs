@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use crate::commands::interrupt::is_stopped;
 use crate::exit::Exit;
 use crate::launch::Program;
-use crate::mpi::program::detect;
-use crate::mpi::{Family, provider};
+use crate::mpi::replacement::MpiFrom;
+use crate::mpi::{Family, MpiChoice, provider, resolve};
 
 const SOURCE: &str = include_str!("sort.c");
 const COMPILER: &str = "mpicc";
@@ -63,7 +63,8 @@ pub(super) fn make(folder: &Path) -> Result<MpiProgram, String> {
         return Err(format!("{} fails: {said}", compiler.display()));
     }
     program.command = vec![OsString::from(&path)];
-    let detected = detect(&program).map_err(|error| error.to_string())?;
+    let resolved = resolve(&program, MpiChoice::Auto, &MpiFrom::Auto);
+    let (detected, _) = resolved.map_err(|error| error.to_string())?;
     let mpi =
         detected.mpi.ok_or_else(|| format!("{} makes no program of an MPI library", compiler.display()))?;
     if mpi.family == Family::OpenMpi {

@@ -7,6 +7,8 @@ use ckpt_glue::pmi::Member;
 use nix::unistd::Pid;
 use transport::Rank;
 
+use crate::mpi::is_mpi_library;
+
 /// Names of files through which MPI libraries share memory between processes of one host.
 const SHARED_BY_MPI: [&str; 5] = ["mpich_", "Intel_MPI", "sm_segment", "vader_segment", "psm_shm"];
 
@@ -15,6 +17,8 @@ const SHARED_BY_MPI: [&str; 5] = ["mpich_", "Intel_MPI", "sm_segment", "vader_se
 pub(crate) struct Findings {
     /// Members in none of whose processes the provider is loaded.
     pub(crate) without_provider: Vec<Member>,
+    /// The MPI library of each process that has one.
+    pub(crate) libraries: BTreeMap<Member, PathBuf>,
     /// Two of them, and the file that both have mapped: messages between them may go past the provider.
     pub(crate) shared: Option<(Member, Member, String)>,
     /// Files of MPI libraries in memory, which stay there when a process is killed.
@@ -73,6 +77,12 @@ pub(crate) fn files_of_process(process: Pid) -> BTreeSet<PathBuf> {
     judge(&[(Member::of_job(Rank(0)), maps)].into(), "").files
 }
 
+/// The MPI library that a process has loaded.
+fn mpi_library(maps: &str) -> Option<PathBuf> {
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    paths.find(|path| path.rsplit('/').next().is_some_and(is_mpi_library)).map(PathBuf::from)
+}
+
 fn maps_of(groups: &BTreeMap<i32, Member>) -> BTreeMap<Member, String> {
     let mut maps: BTreeMap<Member, String> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -96,6 +106,7 @@ fn judge(maps: &BTreeMap<Member, String>, provider: &str) -> Findings {
         if !text.lines().any(|line| line.ends_with(provider)) {
             findings.without_provider.push(*member);
         }
+        findings.libraries.extend(mpi_library(text).map(|library| (*member, library)));
         for line in text.lines() {
             // Addresses, rights, offset, device, inode, path.
             let mut words = line.split_ascii_whitespace();
@@ -144,6 +155,14 @@ mod tests {
         assert_eq!(judged(&[PROVIDER, PROVIDER]), Findings::default());
         let other = PROVIDER.replace("my lib", "another");
         assert_eq!(judged(&[PROVIDER, &other, ""]).without_provider, [rank(1), rank(2)]);
+    }
+
+    #[test]
+    fn the_mpi_library_of_each_rank_is_known() {
+        let library = "7f04-7f05 r-xp 00000000 fe:00 78 /usr/my lib/libmpich.so.12.2.2\n";
+        let other = "7f04-7f05 r-xp 00000000 fe:00 79 /usr/lib/libmpichfort.so.12.2.2\n";
+        let found = judged(&[&format!("{PROVIDER}{other}{library}"), PROVIDER]).libraries;
+        assert_eq!(found, [(rank(0), PathBuf::from("/usr/my lib/libmpich.so.12.2.2"))].into());
     }
 
     /// As MPICH 5.0.2 had them in a job of this id in this life.

@@ -58,6 +58,8 @@ use store::{GenerationId, Key};
 use transport::JobId;
 use transport::config::AuthLevel;
 
+use crate::mpi::replacement::Replacement;
+
 pub(crate) use addresses::Addresses;
 pub(crate) use coordinator::run;
 pub(crate) use flush::{Directories, Fetch, Flush, SoFar};
@@ -101,6 +103,8 @@ pub(crate) struct Plan {
     pub(crate) is_mpi: bool,
     /// Why a rank must not be a program of an MPI library.
     pub(crate) mpi_problem: Option<String>,
+    /// The MPI library that it gets in place of its own.
+    pub(crate) replacement: Option<Replacement>,
     /// What is saved of it.
     pub(crate) saves: Saves,
     /// Each rank has a pid namespace, in which a restored process gets the ids that it had.

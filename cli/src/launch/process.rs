@@ -133,6 +133,8 @@ pub(crate) struct PidNamespace<'a> {
 pub(crate) struct Process {
     pub(crate) group: Group,
     pub(crate) life: Life,
+    /// Its provider has opened an endpoint, and said over which NIC.
+    pub(crate) has_network: bool,
     stream: UnixStream,
     writer: ControlWriter,
     reader: ControlReader,
@@ -302,6 +304,7 @@ impl Process {
         let process = Process {
             group,
             life: launch.life,
+            has_network: false,
             stream: ours,
             writer: ControlWriter::new(key.clone()),
             reader: ControlReader::new(key),

@@ -26,6 +26,7 @@ use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
 use super::nodes::wire::{NodeDone, NodeTask, Refusal, WireMembership};
 use super::version::VERSION;
+use crate::mpi::replacement::Replacement;
 
 /// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
 const NUMBER: u64 = 1;
@@ -194,6 +195,8 @@ pub(crate) struct Begin {
     pub(crate) full_tags: bool,
     pub(crate) provider: Option<OsString>,
     pub(crate) is_mpi: bool,
+    /// The MPI library that programs get in place of their own.
+    pub(crate) replacement: Option<Replacement>,
     pub(crate) saves_processes: bool,
     /// `directory` is the node's own; the job's lies elsewhere.
     pub(crate) own: Option<WireMembership>,
@@ -313,7 +316,11 @@ pub(crate) enum FromKeeper {
     /// To [`ToKeeper::StartWorld`]: how many processes, or in one word and in a sentence why none.
     WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
     /// To [`ToKeeper::Look`].
-    Found { without_provider: Vec<WireMember>, shared: Option<(WireMember, WireMember, String)> },
+    Found {
+        without_provider: Vec<WireMember>,
+        elsewhere: Vec<(WireMember, String)>,
+        shared: Option<(WireMember, WireMember, String)>,
+    },
     /// Why a rank has not come up, as far as it can be seen.
     Silent { why: Option<String> },
     /// To [`ToKeeper::Drain`].

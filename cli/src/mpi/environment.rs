@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::{Mpi, provider};
+use super::{Family, Mpi, provider};
 
 /// Variables of the launcher's own surroundings that would tell a rank of a job that it is not part of.
 const FOREIGN: [&str; 8] = [
@@ -50,19 +50,30 @@ pub(crate) fn variables(library: &Path) -> Vec<(&'static str, OsString)> {
 /// Where Intel MPI keeps the libfabric that it opens while it runs, from the folder of its `libmpi`.
 const INTEL_FABRICS: [&str; 4] = [".", "../libfabric/lib", "../../libfabric/lib", "../opt/mpi/libfabric/lib"];
 
+/// Names Intel MPI's installation, where its own environment is set up.
+const INTEL_ROOT: &str = "I_MPI_ROOT";
+
 /// What a particular library needs besides: Intel MPI opens a libfabric by its bare name, which the loader finds only where a
 /// person has set up its environment.
 pub(crate) fn own(mpi: &Mpi, given: &[(OsString, OsString)]) -> Vec<(&'static str, OsString)> {
-    let Some(folder) = mpi.library.parent().filter(|_| mpi.fabric.is_none()) else { return Vec::new() };
+    let variable = |wanted: &str| {
+        let last = given.iter().rev().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+        last.or_else(|| std::env::var_os(wanted)).filter(|value| !value.is_empty())
+    };
+    let folder = match mpi.family {
+        _ if mpi.fabric.is_some() => None,
+        _ if mpi.is_seen() => mpi.library.parent().map(Path::to_owned),
+        Family::Intel => variable(INTEL_ROOT).map(|root| Path::new(&root).join("lib")),
+        _ => None,
+    };
+    let Some(folder) = folder else { return Vec::new() };
     let fabric = INTEL_FABRICS
         .iter()
         .map(|place| folder.join(place))
         .find(|place| place.join("libfabric.so.1").is_file());
     let Some(fabric) = fabric.and_then(|fabric| fabric.canonicalize().ok()) else { return Vec::new() };
-    let last = given.iter().rev().find(|(name, _)| name == "LD_LIBRARY_PATH").map(|(_, value)| value.clone());
     let mut path = fabric.into_os_string();
-    let before = last.or_else(|| std::env::var_os("LD_LIBRARY_PATH")).filter(|before| !before.is_empty());
-    if let Some(before) = before {
+    if let Some(before) = variable("LD_LIBRARY_PATH") {
         path.push(":");
         path.push(before);
     }
@@ -97,16 +108,21 @@ mod tests {
         std::fs::create_dir_all(&lib).unwrap();
         std::fs::create_dir_all(&fabric).unwrap();
         let mut mpi = Mpi {
-            family: super::super::Family::Mpich,
+            family: Family::Mpich,
             library: lib.join("libmpi.so.12"),
             fabric: None,
             is_old_openmpi: false,
+            takes_providers: true,
         };
         let given = [("LD_LIBRARY_PATH".into(), "/a:/b".into())];
         assert_eq!(own(&mpi, &given), []);
         std::fs::write(fabric.join("libfabric.so.1"), b"").unwrap();
         let expected = format!("{}:/a:/b", fabric.canonicalize().unwrap().display());
         assert_eq!(own(&mpi, &given), [("LD_LIBRARY_PATH", expected.into())]);
+        // One that nothing has shown, but a person has named.
+        let root = (INTEL_ROOT.into(), folder.path().into());
+        let named = Mpi { family: Family::Intel, library: "libmpi.so.12".into(), ..mpi.clone() };
+        assert_eq!(own(&named, &[given[0].clone(), root]), own(&mpi, &given));
         mpi.fabric = Some("/usr/lib/libfabric.so.1".into());
         assert_eq!(own(&mpi, &given), []);
     }

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// A library that a file loads, itself or through others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,6 +15,14 @@ pub(crate) struct Library {
     pub(crate) name: String,
     /// `None`: the loader does not find it.
     pub(crate) path: Option<PathBuf>,
+}
+
+/// A symbol that nobody has whom a file loads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Undefined {
+    pub(crate) symbol: String,
+    /// Who needs it.
+    pub(crate) object: PathBuf,
 }
 
 /// What a file is to the kernel.
@@ -84,22 +92,72 @@ pub(crate) fn libraries(
     directory: &Path,
 ) -> std::io::Result<Vec<Library>> {
     let mut command = Command::new(loader);
-    if loader.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-musl")) {
+    if is_musl(loader) {
         command.arg("--list");
     } else {
         // As `ldd` asks: it lists instead of running, and what is missing does not end the list.
         command.env("LD_TRACE_LOADED_OBJECTS", "1");
     }
-    let output = command
-        .arg(path)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .output()?;
+    let output = ask(command, path, environment, directory)?;
     if !output.status.success() {
         return Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     Ok(parse(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Symbols that are missing when the program starts: data; with `all`, also functions, which are missing when they are called. As `ldd -d` and `ldd -r` ask.
+/// Nothing of musl's, which does not tell.
+pub(crate) fn undefined(
+    loader: &Path,
+    path: &Path,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+    all: bool,
+) -> std::io::Result<Vec<Undefined>> {
+    if is_musl(loader) {
+        return Ok(Vec::new());
+    }
+    let mut command = Command::new(loader);
+    command.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_WARN", "1");
+    if all {
+        command.env("LD_BIND_NOW", "1");
+    } else {
+        command.env_remove("LD_BIND_NOW");
+    }
+    let output = ask(command, path, environment, directory)?;
+    // Which of the two it is has changed between versions.
+    let texts = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    Ok(texts.iter().flat_map(|text| parse_undefined(text)).collect())
+}
+
+fn is_musl(loader: &Path) -> bool {
+    loader.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-musl"))
+}
+
+fn ask(
+    mut command: Command,
+    path: &Path,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+) -> std::io::Result<Output> {
+    command
+        .arg(path)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// Lines such as `undefined symbol: MPI_X	(/lib/libmpifort.so.12)`.
+fn parse_undefined(text: &str) -> Vec<Undefined> {
+    let each = text.lines().filter_map(|line| {
+        let (symbol, object) = line.trim().strip_prefix("undefined symbol: ")?.split_once('\t')?;
+        let object = object.trim().strip_prefix('(')?.strip_suffix(')')?;
+        // With a version behind it: `x, version V`.
+        let symbol = symbol.split(',').next().unwrap_or(symbol).to_owned();
+        Some(Undefined { symbol, object: object.into() })
+    });
+    each.collect()
 }
 
 /// Lines such as `libc.so.6 => /lib/libc.so.6 (0x7f...)` and `libx.so => not found`.
@@ -132,12 +190,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_loader_misses_is_read() {
+        let text = "\tlibc.so.6 => /lib/libc.so.6 (0x7f)\nundefined symbol: MPI_X\t(/opt/my mpi/libmpifort.so.12)\n\
+                    undefined symbol: y, version V_1\t(./prog)\n";
+        let missing = |symbol: &str, object: &str| Undefined { symbol: symbol.into(), object: object.into() };
+        let expected = [missing("MPI_X", "/opt/my mpi/libmpifort.so.12"), missing("y", "./prog")];
+        assert_eq!(parse_undefined(text), expected);
+    }
+
+    #[test]
     fn this_test_is_a_dynamic_program_and_its_libraries_are_found() {
         let own = std::env::current_exe().unwrap();
         let Image::Dynamic(loader) = image(&own).unwrap() else { panic!("{:?}", image(&own)) };
         let found = libraries(&loader, &own, &[], Path::new("/")).unwrap();
         let libc = found.iter().find(|library| library.name.starts_with("libc.so")).expect("a C library");
         assert!(libc.path.as_ref().unwrap().is_file(), "{found:?}");
+        assert_eq!(undefined(&loader, &own, &[], Path::new("/"), true).unwrap(), []);
     }
 
     #[test]

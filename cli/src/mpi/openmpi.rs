@@ -26,27 +26,34 @@ fn candidates(library: [&Path; 2], search: &OsStr) -> impl Iterator<Item = PathB
         let folders = path.ancestors().skip(1).take(ANCESTORS_MAX).filter(|folder| folder.parent().is_some());
         folders.map(|folder| folder.join("bin")).collect::<Vec<_>>()
     };
-    let near = library.map(above).concat();
+    // Near a library that a person has only named there is nothing.
+    let near = library.map(|path| if path.is_absolute() { above(path) } else { Vec::new() }).concat();
     let far: Vec<PathBuf> = std::env::split_paths(search).collect();
     let folders = near.into_iter().chain(far);
     folders.flat_map(|folder| ["mpirun.openmpi", "mpirun"].map(|name| folder.join(name)))
 }
 
 fn is_openmpi(file: &Path) -> bool {
+    major(file).is_some()
+}
+
+/// The first number of its version, or 0 if it says none; `None`: it is not Open MPI's.
+fn major(file: &Path) -> Option<u32> {
     let output = Command::new(file).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let text = String::from_utf8_lossy(&output.ok()?.stdout).into_owned();
     // Debian's calls itself by its program's name: "mpirun.openmpi (OpenRTE) 4.1.4".
-    let is_named = |text: &str| ["Open MPI", "OpenRTE"].iter().any(|name| text.contains(name));
-    output.is_ok_and(|output| is_named(&String::from_utf8_lossy(&output.stdout)))
+    let after = ["Open MPI", "OpenRTE"].iter().find_map(|name| Some(text.split_once(name)?.1))?;
+    let digits = after.trim_start_matches([')', ' ']).split(|symbol: char| !symbol.is_ascii_digit()).next();
+    Some(digits.and_then(|digits| digits.parse().ok()).unwrap_or(0))
 }
 
 /// The options that it is given, before the program.
-pub(crate) fn options(mpi: &Mpi, ranks: u32, passed: &[String]) -> Vec<OsString> {
+pub(crate) fn options(mpi: &Mpi, mpirun: &Path, ranks: u32, passed: &[String]) -> Vec<OsString> {
+    let is_old = mpi.is_old_openmpi || (!mpi.is_seen() && matches!(major(mpirun), Some(1..=4)));
     let mut words: Vec<OsString> = ["--allow-run-as-root", "--oversubscribe"].map(OsString::from).into();
     // Each line says which rank printed it.
     words.extend(
-        if mpi.is_old_openmpi { vec!["--tag-output"] } else { vec!["--output", "tag"] }
-            .into_iter()
-            .map(Into::into),
+        if is_old { vec!["--tag-output"] } else { vec!["--output", "tag"] }.into_iter().map(Into::into),
     );
     for name in passed {
         words.push("-x".into());

@@ -47,3 +47,4 @@ mod timelimit;
 mod unfinished;
 mod versions;
 mod whole;
+mod mpi_library;

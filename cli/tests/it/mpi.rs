@@ -513,7 +513,7 @@ fn linked(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = |path: &str| folder.path().join(path).display().to_string();
     fs::create_dir_all(folder.path().join("lib")).unwrap();
-    fs::write(at("lib.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
+    fs::write(at("lib.c"), "char opens[] = \"libfabric.so\"; int MPI_Init(void) { return 0; }\n").unwrap();
     fs::write(
         at("prog.c"),
         "int MPI_Init(void); int main(int count, char **words) { return count > 1 ? 3 : MPI_Init(); }\n",

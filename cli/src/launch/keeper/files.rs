@@ -1,7 +1,7 @@
 //! Files that MPI libraries make in memory and remove when their ranks end by themselves: noted while the ranks run, removed when they were killed.
 //! And what processes have mapped besides: the provider, and no memory through which messages would go past it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ckpt_glue::pmi::Member;
@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use transport::Life;
 
-use super::super::mappings;
 use super::super::wire::{FromKeeper, WireMember};
+use super::super::{Saves, mappings};
 use super::Shell;
 
 #[derive(Debug, Default)]
@@ -77,9 +77,22 @@ impl Shell {
         members.retain(|(member, _)| wanted.contains(&(*member).into()));
         let mut findings = mappings::look(&members, provider);
         self.files.paths.append(&mut findings.files);
+        let elsewhere =
+            if self.site.saves == Saves::Process { self.elsewhere(findings.libraries) } else { Vec::new() };
         let without_provider = findings.without_provider.into_iter().map(Into::into).collect();
         let shared = findings.shared.map(|(one, other, path)| (one.into(), other.into(), path));
-        self.tell(&FromKeeper::Found { without_provider, shared });
+        self.tell(&FromKeeper::Found { without_provider, elsewhere, shared });
+    }
+
+    /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded whatever their network is.
+    fn elsewhere(&self, libraries: BTreeMap<Member, PathBuf>) -> Vec<(WireMember, String)> {
+        let has_network = |member: Member| {
+            let process = member.job_rank().and_then(|rank| self.processes.get(&rank));
+            // What ranks have spawned has nobody to tell.
+            process.is_none_or(|process| process.has_network)
+        };
+        let others = libraries.into_iter().filter(|(member, _)| !has_network(*member));
+        others.map(|(member, library)| (member.into(), library.to_string_lossy().into_owned())).collect()
     }
 
     /// A new life begins: its processes have not been looked at.

@@ -49,6 +49,7 @@ use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Plan, Saves, image_key, node_name, take_signals, watch};
+use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
 use nodes::OwnDirectory;
 use output::Outputs;
@@ -69,6 +70,8 @@ struct Site {
     further: Vec<IpAddr>,
     auth: AuthLevel,
     provider: Option<PathBuf>,
+    /// The MPI library that programs get in place of their own.
+    replacement: Option<Replacement>,
     saves: Saves,
     /// The key with which images are encrypted, if they are.
     encryption: Option<Key>,
@@ -264,6 +267,7 @@ impl Site {
             further: begin.further.clone(),
             auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
             provider: begin.provider.as_ref().map(PathBuf::from),
+            replacement: begin.replacement.clone(),
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
             encryption: begin.encryption.as_ref().map(Key::from),
             disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.disk_bytes_per_s),
@@ -300,18 +304,20 @@ impl Site {
         if let Err(error) = refused {
             return Some(error.to_string());
         }
-        let library = self.provider.as_ref().filter(|library| !library.is_file())?;
-        Some(format!("the provider {} is not there", library.display()))
+        if let Some(library) = self.provider.as_ref().filter(|library| !library.is_file()) {
+            return Some(format!("the provider {} is not there", library.display()));
+        }
+        self.replacement.as_ref()?.problem()
     }
 }
 
 impl Shell {
     fn new(begin: Begin, mut link: Link) -> Result<Shell, (String, Link)> {
-        let site = Site::new(&begin);
+        let mut site = Site::new(&begin);
         if let Some(problem) = site.problem(begin.share) {
             return Err((problem, link));
         }
-        let parts = || -> Result<_, crate::error::CliError> {
+        let mut parts = || -> Result<_, crate::error::CliError> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
             let signals = take_signals()?;
             watch(&epoll, signals.as_fd(), SIGNALS)?;
@@ -323,6 +329,9 @@ impl Shell {
                 }
                 None => (Directory::open(&site.directory)?, None),
             };
+            if let Some(replacement) = &site.replacement {
+                replacement.equip(&mut site.program, &site.directory)?;
+            }
             let key = site.encryption.clone().map(image_key);
             let directory = JobDirectory::attach(storage, site.job).encrypted(key);
             let descriptors = descriptors::provide(begin.share)?;

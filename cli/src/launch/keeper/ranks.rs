@@ -340,6 +340,9 @@ impl Shell {
             }
             match &control.message {
                 Message::Nic { words } => {
+                    if let Some(process) = self.processes.get_mut(&rank) {
+                        process.has_network = true;
+                    }
                     self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
                 }
                 Message::HandedOver { number, refused } => self.handed_over(rank, *number, refused.as_str()),
