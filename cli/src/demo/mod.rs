@@ -16,8 +16,9 @@ use drivers::{RAILS_VARIABLE, RailChoice};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
+use crate::commands::outcome::exit_of;
 use crate::commands::print_json;
-use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_directory};
+use crate::commands::run::{create_job, equip, fresh_job, temporary_directory};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;
