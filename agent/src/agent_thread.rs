@@ -143,7 +143,10 @@ impl LifeOfAgent {
                     self.hear(control.message, pmi.as_deref_mut())?;
                 }
             }
-            if let Some(done) = images.look(self.launch.rank) {
+            if let Some(done) = images.look() {
+                if let Some(reason) = images.take_reason() {
+                    self.rank.lock().send(Message::Unsaved { reason }).map_err(AgentError::Line)?;
+                }
                 self.participant.handle(self.now(), done);
             }
             let now = self.now();
@@ -249,6 +252,9 @@ impl LifeOfAgent {
                             return Ok(true);
                         }
                         Cut::Failed(reason) => {
+                            if let Some(reason) = images.take_reason() {
+                                state.send(Message::Unsaved { reason }).map_err(AgentError::Line)?;
+                            }
                             ports::raise(&endpoints, epoch)?;
                             Some(reason)
                         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use ckpt_glue::control::{CutStatistics, NoImageReason};
+use ckpt_glue::control::{CutStatistics, NoImageReason, Reason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
 use drivers::shm::host;
@@ -127,8 +127,8 @@ pub(crate) struct Images {
     choice: Choice,
     /// How long the ports stood still the last time.
     expected: Duration,
-    /// What kept the last image from being taken, as it was told.
-    told: Option<String>,
+    /// What has kept an image from being taken, until somebody asks.
+    reason: Option<Reason>,
 }
 
 /// How a capture ended.
@@ -195,7 +195,7 @@ impl Images {
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
         let (line, pmi) = (line.as_raw_fd(), launchers_socket());
         let (choice, expected) = (Choice::new(), Duration::ZERO);
-        Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, told: None })
+        Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, reason: None })
     }
 
     /// When [`Images::look`] has something to do, if an image is being written.
@@ -211,18 +211,16 @@ impl Images {
         endpoints: &'a [Endpoint],
     ) -> Cut<'a> {
         let entered = Instant::now();
-        let rank = launch.rank;
         match self.try_take(generation, launch, endpoints, entered) {
             Ok(Attempt::Restored(frozen_ports)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.choice.restored();
-                self.told = None;
+                self.reason = None;
                 Cut::Restored(frozen_ports)
             }
             Ok(Attempt::Taken(writing)) => {
                 self.writing = Some(writing);
-                self.told = None;
                 Cut::Taken
             }
             Err(error) => {
@@ -233,7 +231,7 @@ impl Images {
                     | TakeError::Freeze(_)
                     | TakeError::Nameless { .. } => NoImageReason::Unsavable { what: 0 },
                 };
-                self.tell(rank, generation.epoch, &error);
+                self.reason = Some(Reason::new(&error));
                 Cut::Failed(reason)
             }
         }
@@ -402,7 +400,7 @@ impl Images {
     }
 
     /// What has become of the image that is being written, once it has.
-    pub(crate) fn look(&mut self, rank: Rank) -> Option<Input> {
+    pub(crate) fn look(&mut self) -> Option<Input> {
         let now = Instant::now();
         let writing = self.writing.as_mut().filter(|writing| writing.due <= now)?;
         let copied = match writing.write_copies() {
@@ -439,7 +437,7 @@ impl Images {
                     TakeError::Store(error) => NoImageReason::WriteFailed { errno: error.errno() },
                     _ => NoImageReason::WriteFailed { errno: libc::EIO.unsigned_abs() },
                 };
-                self.tell(rank, epoch, &error);
+                self.reason = Some(Reason::new(&error));
                 Some(Input::CaptureFailed { epoch, reason })
             }
         }
@@ -512,13 +510,9 @@ impl Images {
         }
     }
 
-    /// Says why there is no image, once for each reason in a row.
-    fn tell(&mut self, rank: Rank, epoch: Epoch, error: &TakeError) {
-        let words = error.to_string();
-        if self.told.as_ref() != Some(&words) {
-            eprintln!("stillwire: rank {rank}: no image of epoch {epoch}: {words}");
-            self.told = Some(words);
-        }
+    /// Why there is no image, for people, if that has not been asked before.
+    pub(crate) fn take_reason(&mut self) -> Option<Reason> {
+        self.reason.take()
     }
 }
 

@@ -1,5 +1,5 @@
 //! A job's settings of checkpoints and recovery, as they stand in its job file. The launcher sets those that it has options
-//! for: `every`, `timeout`, `on_fault`, `restarts_max`, `start_timeout`, `time_limit`. The others have their defaults; they are here for the machines,
+//! for: `every`, `timeout`, `on_fault`, `on_exit`, `restarts_max`, `start_timeout`, `time_limit`. The others have their defaults; they are here for the machines,
 //! which the simulator runs with other values too.
 //!
 //! ```json
@@ -31,6 +31,17 @@ pub enum OnFault {
     Restart,
     /// End the job with a report; its committed generations stay.
     Abort,
+}
+
+/// What is done when a rank ends by itself with an exit code, in the middle of its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExit {
+    /// The job ends with that code: the program would end in the same way the next time.
+    #[default]
+    Fail,
+    /// It is a fault as any other: [`OnFault`] says what follows.
+    Restart,
 }
 
 /// How checkpoints are taken.
@@ -67,12 +78,14 @@ pub struct FaultConfig {
     pub recovery: String,
     /// Whether to recover at all.
     pub on_fault: OnFault,
+    /// Whether an exit code of a rank is a fault.
+    pub on_exit: OnExit,
     /// Attempts to recover since the last committed generation, before the job gives up.
     pub restarts_max: u32,
     /// Pause before the second attempt in a row; doubled for each further one, up to [`BACK_OFF_MAX`].
     #[serde(with = "text")]
     pub back_off: Duration,
-    /// Time for all ranks to come up; then the attempt counts as failed.
+    /// Time for all ranks to connect once the first has, or since the start of a life that is restored; then the attempt counts as failed.
     #[serde(with = "text")]
     pub start_timeout: Duration,
 }
@@ -83,6 +96,7 @@ impl Default for FaultConfig {
             detector: "process-death".to_string(),
             recovery: "restart".to_string(),
             on_fault: OnFault::Restart,
+            on_exit: OnExit::Fail,
             restarts_max: 5,
             back_off: Duration::from_millis(200),
             start_timeout: Duration::from_secs(60),

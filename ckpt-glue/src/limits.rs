@@ -22,6 +22,9 @@ pub const PORTS_PER_RANK_MAX: usize = 64;
 /// Bytes of what is said about a NIC in one message: a sentence with the name of a device and the reason of a refusal.
 pub const NIC_WORDS_BYTES_MAX: usize = 512;
 
+/// Bytes of the reason for which a rank has no image, in one message: it names files and addresses.
+pub const REASON_BYTES_MAX: usize = 4096;
+
 /// Rails that one port may register: no node has more NICs that are worth a rail.
 pub const RAILS_PER_PORT_MAX: usize = 16;
 
@@ -100,6 +103,10 @@ pub const DISK_REPORT_AFTER: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts to recover. A life whose ranks have run for as long was worth its start, even if it has committed nothing:
 /// after it pauses begin anew.
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
+/// How long the job waits, after a rank has ended by itself, for news of a fault that has made it do so: nodes report ends of one cause in any order. Longer than a report
+/// takes through a tree of keepers, and no pause that a person would notice.
+pub const EXIT_GRACE: Duration = Duration::from_millis(100);
 
 /// Attempts to recover that a job file may ask for.
 pub const RESTARTS_MAX: u32 = 1 << 16;

@@ -10,12 +10,12 @@ use core::time::Duration;
 
 use transport::{Epoch, Instant, Life, Rank};
 
-use crate::config::{JobConfig, OnFault};
+use crate::config::{JobConfig, OnExit, OnFault};
 use crate::control::{FaultReport, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
 use crate::coordinator::Coordinated;
 use crate::layout::Layout;
 use crate::limits::BACK_OFF_MAX;
-use crate::names::GenerationId;
+use crate::names::{ExitStatus, GenerationId};
 use crate::sabotage::Sabotage;
 
 /// The life that a checkpoint protocol works in: all its ranks run.
@@ -230,7 +230,7 @@ pub enum FaultKind {
     Process,
     /// A node is gone.
     Physical,
-    /// The program itself wants the end.
+    /// The program itself has ended, or wants the end.
     Program,
     /// What is saved contradicts itself.
     Inconsistent,
@@ -268,6 +268,8 @@ pub struct RecoveryView<'a> {
     pub restarts_max: u32,
     /// Whether a fault ends the job.
     pub on_fault: OnFault,
+    /// Whether an exit code of a rank is a fault.
+    pub on_exit: OnExit,
     /// Who must roll back.
     pub roll_back: RollBack,
 }
@@ -294,6 +296,10 @@ pub enum StopReason {
     OnFaultAbort,
     /// The program asked for it.
     ProgramAborted,
+    /// A rank has ended by itself, in the middle of its program.
+    ProgramExited,
+    /// Some ranks of a program that begins anew connect and others do not: the next time would end in the same way.
+    NotAllConnected,
     /// As many attempts as allowed have failed since the last committed generation.
     AttemptsUsedUp {
         /// How many.
@@ -329,8 +335,8 @@ pub trait RecoveryProtocol: core::fmt::Debug + Send {
     fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan;
 }
 
-/// A process that ended without having finished is a fault, and so is a node that is gone. Silence is not: a process may
-/// be stopped, swapped out, or under a debugger.
+/// A process that was killed is a fault, and so is a node that is gone; an exit code is the program's own. Silence is no fault: a process may be
+/// stopped, swapped out, or under a debugger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessDeath;
 
@@ -342,13 +348,16 @@ impl FaultDetector for ProcessDeath {
     fn observe(&mut self, _now: Instant, report: &FaultReport) -> Option<Fault> {
         let kind = match report {
             FaultReport::RankSilent { .. } => return None,
-            FaultReport::RankDied { .. }
+            FaultReport::RankDied { status: ExitStatus::Code(_), .. } | FaultReport::Aborted { .. } => {
+                FaultKind::Program
+            }
+            FaultReport::RankDied { status: ExitStatus::Signal(_), .. }
+            | FaultReport::RankNotRestored { .. }
             | FaultReport::RankNotStarted { .. }
             | FaultReport::StartTimedOut { .. }
             | FaultReport::DecisionFailed { .. } => FaultKind::Process,
             FaultReport::KeeperSilent { .. } => FaultKind::Physical,
             FaultReport::Inconsistent { .. } => FaultKind::Inconsistent,
-            FaultReport::Aborted { .. } => FaultKind::Program,
         };
         Some(Fault { kind, report: *report })
     }
@@ -368,9 +377,19 @@ impl RecoveryProtocol for Restart {
 
     fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan {
         match fault.kind {
-            FaultKind::Program => return Plan::Stop { reason: StopReason::ProgramAborted },
+            FaultKind::Program if matches!(fault.report, FaultReport::Aborted { .. }) => {
+                return Plan::Stop { reason: StopReason::ProgramAborted };
+            }
+            FaultKind::Program if view.on_exit == OnExit::Fail => {
+                return Plan::Stop { reason: StopReason::ProgramExited };
+            }
+            FaultKind::Process
+                if view.newest.is_none() && matches!(fault.report, FaultReport::StartTimedOut { .. }) =>
+            {
+                return Plan::Stop { reason: StopReason::NotAllConnected };
+            }
             FaultKind::Inconsistent => return Plan::Stop { reason: StopReason::Inconsistent },
-            FaultKind::Process | FaultKind::Physical => {}
+            FaultKind::Program | FaultKind::Process | FaultKind::Physical => {}
         }
         if view.on_fault == OnFault::Abort {
             return Plan::Stop { reason: StopReason::OnFaultAbort };

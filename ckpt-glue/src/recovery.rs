@@ -76,6 +76,8 @@ pub enum Input {
         /// Its life.
         life: Life,
     },
+    /// A rank of a program that begins anew has begun to connect: the others have a limited time from now on.
+    Connecting,
     /// All ranks run.
     AllRunning,
     /// A generation was committed: the attempts so far were worth it.
@@ -162,8 +164,10 @@ enum State {
     Deciding {
         decision: Decision,
     },
+    /// A program that begins anew may never connect, and has all the time that it wants (`None`) until one of its ranks does. One that is restored
+    /// has been connected.
     Starting {
-        until: Instant,
+        until: Option<Instant>,
     },
     Running {
         since: Instant,
@@ -187,8 +191,10 @@ pub struct Settings {
     pub majority: u32,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.
     pub counter_last: u32,
-    /// Time for all ranks to come up.
+    /// Time for all ranks to connect, from the first one that does; for restored ones, from the start of the life.
     pub start_timeout: Duration,
+    /// Whether all ranks of a new program are known to connect by themselves.
+    pub connects: bool,
     /// Which rule is out.
     pub sabotage: Sabotage,
 }
@@ -341,6 +347,11 @@ impl Recovery {
                 }
             }
             Input::DecisionDurable { life } => self.on_decision_durable(now, life),
+            Input::Connecting => {
+                if let State::Starting { until } = &mut self.state {
+                    until.get_or_insert(now + self.settings.start_timeout);
+                }
+            }
             Input::AllRunning => {
                 if matches!(self.state, State::Starting { .. }) {
                     self.state = State::Running { since: now };
@@ -390,19 +401,18 @@ impl Recovery {
         }
     }
 
-    /// Whether the ranks have had the time they may take to come up.
+    /// Whether the ranks have had the time they may take to connect.
     #[must_use]
     pub fn start_timed_out(&self, now: Instant) -> bool {
-        matches!(self.state, State::Starting { until } if now >= until)
+        matches!(self.state, State::Starting { until: Some(until) } if now >= until)
     }
 
     /// When [`Recovery::handle_timeout`] or [`Recovery::start_timed_out`] has something to say.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Fencing { until, .. } | State::BackingOff { until, .. } | State::Starting { until } => {
-                Some(until)
-            }
+            State::Fencing { until, .. } | State::BackingOff { until, .. } => Some(until),
+            State::Starting { until } => until,
             State::Idle | State::Deciding { .. } | State::Running { .. } | State::Over => None,
         }
     }
@@ -421,9 +431,9 @@ impl Recovery {
             // be used twice.
             State::Deciding { .. } if !undecided => return,
             State::Fencing { after_fence, .. } => {
-                // What runs is being ended already. Several processes die of one cause; only the end of the job counts
-                // for more than what is under way.
-                let ends = matches!(fault.kind, FaultKind::Program | FaultKind::Inconsistent);
+                // What runs is being ended already. Several processes die, or end themselves, of one cause; only a contradiction, which is there
+                // the next time, too, counts for more than what is under way.
+                let ends = fault.kind == FaultKind::Inconsistent;
                 if let (true, AfterFence::Restart { .. }, Plan::Stop { reason }) = (ends, &after_fence, plan)
                 {
                     *after_fence = AfterFence::End(Ending::Failed { fault: Some(fault), reason });
@@ -563,7 +573,9 @@ impl Recovery {
         self.life = Some(life);
         self.counter_used = self.counter_used.max(life.counter);
         self.restored = decision.restore;
-        self.state = State::Starting { until: now + self.settings.start_timeout };
+        let is_awaited = self.settings.connects || decision.restore.is_some();
+        let until = is_awaited.then(|| now + self.settings.start_timeout);
+        self.state = State::Starting { until };
         self.outputs.push(Output::StartLife(decision));
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use agent::CaptureMode;
-use ckpt_glue::config::OnFault;
+use ckpt_glue::config::{OnExit, OnFault};
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -59,9 +59,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run a program on many ranks
     #[command(long_about = concat!("\
-Run a program on many ranks, checkpoint it, and roll it back when a rank dies.
+Run a program on many ranks, checkpoint it, and roll it back when a rank is killed or a node is lost.
 
-Each rank is a process of its own; what it prints is shown with its rank in front.
+Each rank is a process of its own; its output is shown with its rank in front. When a rank exits with a code other than 0, or calls MPI_Abort, \
+the job ends with that code (--on-exit).
 
 MPI programs run as they are: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. What a program \
 links, or what mpi4py loads in a python program that imports it, shows which MPI library it uses (--mpi overrides). Programs of MPICH and Intel MPI are started here, with the libfabric provider \
@@ -88,8 +89,8 @@ generations are passed over, with a message, in favour of the newest whole one. 
 unless you name a generation to begin from. Each restart is a life of its own: two \
 restarts of one generation never mix.
 
-What it is told of hosts, domains, addresses, the NIC and copies, and --pid-namespace, is the job's from when all ranks run on: the next restart goes on with it, and \
-need not be told again. --generation, --from, --key-file, --time-limit and --no-pid-namespace are for this run alone.")]
+Options about hosts, domains, addresses, the NIC and copies, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
+--generation, --from, --key-file, --time-limit and --no-pid-namespace are for this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild what nodes of a job that does not run have lost
     #[command(long_about = "\
@@ -253,6 +254,24 @@ impl From<FaultAction> for OnFault {
     }
 }
 
+/// What is done when a rank ends by itself with an exit code, before it has finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ExitAction {
+    /// End the job with that code; its checkpoints stay
+    Fail,
+    /// Treat it as a fault: --on-fault decides
+    Restart,
+}
+
+impl From<ExitAction> for OnExit {
+    fn from(action: ExitAction) -> OnExit {
+        match action {
+            ExitAction::Fail => OnExit::Fail,
+            ExitAction::Restart => OnExit::Restart,
+        }
+    }
+}
+
 /// What tags of data frames cover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum AuthArgument {
@@ -342,13 +361,19 @@ pub(crate) struct CheckpointArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FaultArguments {
-    /// What is done when a rank dies: restart, or abort; MPI programs without checkpoints are always ended [default: restart]
+    /// What the job does when a signal kills a rank or a node is lost: restart rolls it back to the last checkpoint, abort ends it. An MPI program without
+    /// checkpoints is always ended [default: restart]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_fault: Option<FaultAction>,
-    /// Attempts to recover since the last checkpoint, before the job gives up; pauses between them grow from 200 ms up to 5 s
+    /// What the job does when a rank exits with a code other than 0, or before it has finished: fail ends the job with that code, restart treats it as a
+    /// fault (--on-fault). MPI_Abort always ends the job [default: fail]
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) on_exit: Option<ExitAction>,
+    /// How often the job restarts after faults since the last checkpoint before it gives up; the pause before each attempt grows from 200 ms to 5 s
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = number::<u32>(0..=65536))]
     pub(crate) retries: u32,
-    /// Time that all ranks may take to come up, each time
+    /// How long a rank that calls MPI_Init or opens a session waits there for the other ranks; then the job ends. Ranks that do neither simply run. After a
+    /// fault or a restart: how long all ranks may take to be restored
     #[arg(long, value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) start_timeout: Duration,
 }
@@ -367,6 +392,9 @@ pub(crate) struct RestartArguments {
     /// Time after which this run of the job ends, and only this one, with a last checkpoint shortly before it; by default what `run` was told
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
+    /// What the job does when a rank exits with a code other than 0, from now on: fail or restart, as for `run` [default: as before]
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) on_exit: Option<ExitAction>,
     /// By default as before
     #[command(flatten)]
     pub(crate) flush: FlushArguments,

@@ -13,13 +13,13 @@ pub(crate) enum Exit {
     Usage,
     /// It was done, and the result is wrong: a verification failed, a generation is damaged.
     Unverified,
-    /// The job ended with a fault that it could not, or was not to, recover from.
+    /// The job ended for a reason that is no exit code of its program.
     JobFailed,
     /// The time limit ended the job, which is saved.
     TimeLimit,
     /// A person ended the job.
     Stopped,
-    /// The code with which an MPI program ended itself, as under its own mpiexec.
+    /// The code with which the program ended itself, or 128 and the signal that killed a rank.
     Program(u8),
 }
 
@@ -31,11 +31,11 @@ Exit codes:
   1    it could not be done; the message says why
   2    the command line is wrong; the message says what was expected
   3    it was done, and the result is wrong: a verification failed, a generation is damaged, `doctor` found a problem
-  4    the job ended with a fault that it could not, or was not to, recover from
+  4    the job ended for a reason that is no exit code of its program; the message says which
   5    the job's time limit (--time-limit) has come, and all of it is saved: `stillwire restart` goes on
   130  somebody ended the job (Ctrl-C, `stillwire kill`, SIGTERM)
-An MPI program that fails passes its own on: the code of MPI_Abort or of the rank that ended with one, 128 and the number \
-of the signal that killed a rank.";
+A program that fails passes its own code on: the code of the first rank that exited with one, or of MPI_Abort; or 128 and the number of the \
+signal that killed a rank, if the job did not recover.";
 
     /// The number that a shell sees.
     pub(crate) fn code(self) -> u8 {

@@ -26,9 +26,20 @@ pub(crate) fn report(report: &FaultReport) -> String {
         FaultReport::DecisionFailed { errno: number } => {
             format!("the decision about the next life could not be written: {}", errno(*number))
         }
-        FaultReport::StartTimedOut { .. } => format!(
-            "{report}: in the time that --start-timeout gives, every rank opens a session or initialises MPI, or all end well"
-        ),
+        FaultReport::StartTimedOut { running, ranks } => {
+            format!("only {running} of {ranks} ranks ran in time (--start-timeout)")
+        }
+        FaultReport::RankDied { rank, status: ExitStatus::Code(0) } => {
+            format!(
+                "rank {rank} exited with code 0 before it had finished (MPI_Finalize, or the session's finalize)"
+            )
+        }
+        FaultReport::RankDied { rank, status: ExitStatus::Code(code) } => {
+            format!("rank {rank} exited with code {code}")
+        }
+        FaultReport::RankNotRestored { rank, status: how } => {
+            format!("rank {rank} ended before it was restored ({})", status(*how))
+        }
         report => report.to_string(),
     }
 }
@@ -37,6 +48,9 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
     match reason {
         AbandonReason::NoImage { rank, reason: NoImageReason::WriteFailed { errno: number } } => {
             format!("rank {rank} could not write its image: {}", errno(*number))
+        }
+        AbandonReason::NoImage { rank, reason: NoImageReason::Unsavable { .. } } => {
+            format!("rank {rank} cannot be saved")
         }
         AbandonReason::NoImage { rank, reason } => format!("rank {rank} {reason}"),
         AbandonReason::TimedOut { images, ranks } => {
@@ -65,14 +79,17 @@ pub(crate) fn refused(reason: RefuseReason) -> &'static str {
     }
 }
 
-/// A time limit has ended a job. `any`: some generation is committed.
-pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, any: bool) -> String {
+/// A time limit has ended a job. `failed`: why the last checkpoint has, in words of a rank; `any`: some generation is committed.
+pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, failed: Option<&str>, any: bool) -> String {
     let why = match unsaved {
         None => return format!("the time limit of {limit} has come; the job is saved"),
-        Some(Unsaved::Abandoned(reason)) => abandoned(reason),
+        Some(Unsaved::Abandoned(reason)) => failed.map_or_else(|| abandoned(reason), str::to_owned),
         Some(Unsaved::Refused(reason)) => refused(*reason).to_owned(),
         Some(Unsaved::TooLate) => "it was not durable in time".to_owned(),
-        Some(Unsaved::NotRunning) => "not all ranks ran: the job was coming up, or going back".to_owned(),
+        Some(Unsaved::NotRunning) => {
+            "not all ranks ran: the job was coming up, or going back, or its program never connected"
+                .to_owned()
+        }
     };
     let lost = if any { "what was done since the checkpoint before it is lost" } else { "nothing is saved" };
     format!("the time limit of {limit} has come without a last checkpoint: {why}; {lost}")
@@ -81,7 +98,8 @@ pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, any: bool) -> S
 pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
         StopReason::OnFaultAbort => "a fault ends it (--on-fault abort, and every MPI program without checkpoints)".to_owned(),
-        StopReason::ProgramAborted => "the program ended itself".to_owned(),
+        StopReason::ProgramAborted | StopReason::ProgramExited => "the program ended itself".to_owned(),
+        StopReason::NotAllConnected => "the next attempt would end in the same way".to_owned(),
         StopReason::AttemptsUsedUp { attempts } => {
             format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::{CutStatistics, NoImageReason};
+use ckpt_glue::control::{CutStatistics, Message, NoImageReason, Reason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
 use store::image::ImageSummary;
@@ -122,7 +122,7 @@ pub(crate) fn start(
             // Cancelled; nobody waits for an answer.
             Ok(None) => continue,
             Err(error) => {
-                eprintln!("stillwire: rank {rank}: image of epoch {epoch} not written: {error}");
+                agent.send(Message::Unsaved { reason: Reason::new(&error) });
                 Input::CaptureFailed { epoch, reason: NoImageReason::WriteFailed { errno: error.errno() } }
             }
         };

@@ -26,6 +26,8 @@ impl fmt::Display for Message {
             Message::Addresses { ports } => write!(f, "addresses of {} ports", ports.len()),
             Message::Start { epoch, ports, .. } => write!(f, "start in epoch {epoch}, {ports} ports"),
             Message::Running { ranks, .. } => write!(f, "running {ranks}"),
+            Message::Connecting { rank } => write!(f, "connecting, rank {rank}"),
+            Message::Left { rank } => write!(f, "left, rank {rank}"),
             Message::Request { source } => write!(f, "request {source:?}"),
             Message::PointQuery { query } => write!(f, "points? ({query})"),
             Message::PointReport { query, summary } => {
@@ -50,6 +52,7 @@ impl fmt::Display for Message {
             }
             Message::Images { epoch, reports } => write!(f, "images {epoch} of {} ranks", reports.len()),
             Message::NoImage { epoch, rank, reason } => write!(f, "no-image {epoch}: rank {rank} {reason}"),
+            Message::Unsaved { reason } => write!(f, "unsaved: {}", reason.as_str()),
             Message::Abandon { epoch } => write!(f, "abandon {epoch}"),
             Message::Committed { epoch } => write!(f, "committed {epoch}"),
             Message::Fault { report } => write!(f, "fault: {report}"),

@@ -104,6 +104,13 @@ pub enum FaultReport {
         /// How.
         status: ExitStatus,
     },
+    /// A process ended by itself before it was what its image says.
+    RankNotRestored {
+        /// Its rank.
+        rank: Rank,
+        /// How.
+        status: ExitStatus,
+    },
     /// A process could not be started or restored; the number is the shell's `errno`.
     RankNotStarted {
         /// Its rank.
@@ -136,7 +143,7 @@ pub enum FaultReport {
         /// What the receiver says that it expects.
         found: u64,
     },
-    /// Not all ranks came up in time.
+    /// Not all ranks connected in time.
     StartTimedOut {
         /// Ranks that had.
         running: u32,
@@ -166,12 +173,16 @@ wire_enum!(FaultReport, "fault", {
     5 => StartTimedOut { running, ranks },
     6 => Aborted { rank, code },
     7 => DecisionFailed { errno },
+    8 => RankNotRestored { rank, status },
 });
 
 impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FaultReport::RankDied { rank, status } => write!(f, "rank {rank} died ({status})"),
+            FaultReport::RankNotRestored { rank, status } => {
+                write!(f, "rank {rank} ended before it was restored ({status})")
+            }
             FaultReport::RankNotStarted { rank, errno } => {
                 write!(f, "rank {rank} could not be started (errno {errno})")
             }

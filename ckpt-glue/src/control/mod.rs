@@ -36,7 +36,7 @@ pub use checkpoint::{
     MessageStates, NoImageReason, Point, PointSummary, Source, closed_port,
 };
 pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-pub use nic::NicText;
+pub use nic::{BoundedText, NicText, Reason};
 pub use stream::{ControlKey, ControlReader, ControlWriter};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
@@ -125,6 +125,16 @@ pub enum Message {
         /// Those among them that can be saved only at counted points.
         counted: u32,
     },
+    /// K ^ C, once for each part of the tree: a rank has begun to connect, and waits for all others.
+    Connecting {
+        /// The first.
+        rank: Rank,
+    },
+    /// K ^ C, once for each part of the tree: a rank of a new program has ended well, and has not connected.
+    Left {
+        /// The first.
+        rank: Rank,
+    },
     // --- a checkpoint --------------------------------------------------------------------------------------------------
     /// R, T -> C: somebody asks for a checkpoint.
     Request {
@@ -180,6 +190,11 @@ pub enum Message {
         rank: Rank,
         /// Why.
         reason: NoImageReason,
+    },
+    /// R -> K, before [`Message::NoImage`]: why, for people.
+    Unsaved {
+        /// In words.
+        reason: Reason,
     },
     /// C v R: the epoch will never be committed. Raise to it if you have not, and drop its image.
     Abandon {
@@ -348,6 +363,8 @@ wire_enum!(Message, "kind of message", {
     7 => Addresses { ports },
     8 => Start { epoch, restore, ports },
     9 => Running { ranks, counted },
+    10 => Connecting { rank },
+    11 => Left { rank },
     16 => Request { source },
     17 => PointQuery { query },
     18 => PointReport { query, summary },
@@ -358,6 +375,7 @@ wire_enum!(Message, "kind of message", {
     23 => NoImage { epoch, rank, reason },
     24 => Abandon { epoch },
     25 => Committed { epoch },
+    26 => Unsaved { reason },
     32 => Fault { report },
     33 => Heartbeat { keepers },
     48 => Closed { port, links, last },

@@ -1,4 +1,4 @@
-//! What ranks and launcher say to each other about NICs.
+//! Sentences in messages, for people: each of bounded length.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::{String, ToString as _};
@@ -7,19 +7,25 @@ use core::fmt;
 
 use super::wire::{Reader, Wire};
 use crate::error::Malformed;
-use crate::limits::NIC_WORDS_BYTES_MAX;
+use crate::limits::{NIC_WORDS_BYTES_MAX, REASON_BYTES_MAX};
 
-/// The name of a NIC, or a sentence about one. What is longer than [`NIC_WORDS_BYTES_MAX`] bytes is cut.
+/// A text of at most `BYTES_MAX` bytes; a longer one is cut.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NicText(String);
+pub struct BoundedText<const BYTES_MAX: usize>(String);
 
-impl NicText {
+/// The name of a NIC, or a sentence about one.
+pub type NicText = BoundedText<NIC_WORDS_BYTES_MAX>;
+
+/// Why a rank has no image.
+pub type Reason = BoundedText<REASON_BYTES_MAX>;
+
+impl<const BYTES_MAX: usize> BoundedText<BYTES_MAX> {
     /// Of whatever can be written.
     #[must_use]
-    pub fn new(words: &impl fmt::Display) -> NicText {
+    pub fn new(words: &impl fmt::Display) -> Self {
         let mut text = words.to_string();
-        text.truncate(text.floor_char_boundary(NIC_WORDS_BYTES_MAX));
-        NicText(text)
+        text.truncate(text.floor_char_boundary(BYTES_MAX));
+        BoundedText(text)
     }
 
     /// The text.
@@ -29,21 +35,21 @@ impl NicText {
     }
 }
 
-impl Wire for NicText {
+impl<const BYTES_MAX: usize> Wire for BoundedText<BYTES_MAX> {
     const BYTES_MIN: usize = 2;
     fn put(&self, out: &mut Vec<u8>) {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX).put(out);
         out.extend_from_slice(self.0.as_bytes());
     }
-    fn take(from: &mut Reader<'_>) -> Result<NicText, Malformed> {
-        const WHAT: &str = "bytes about a NIC";
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        const WHAT: &str = "bytes of a text";
         let found = usize::from(u16::take(from)?);
-        if found > NIC_WORDS_BYTES_MAX {
-            return Err(Malformed::Entries { what: WHAT, expected: NIC_WORDS_BYTES_MAX, found });
+        if found > BYTES_MAX {
+            return Err(Malformed::Entries { what: WHAT, expected: BYTES_MAX, found });
         }
         let text = core::str::from_utf8(from.bytes(WHAT, found)?);
         let text =
             text.map_err(|error| Malformed::Entries { what: WHAT, expected: error.valid_up_to(), found })?;
-        Ok(NicText(text.to_owned()))
+        Ok(BoundedText(text.to_owned()))
     }
 }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use transport::{Epoch, Instant, Life};
+use transport::{Epoch, Instant, Life, Rank};
 
 use super::limit::TimeLimit;
 use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
@@ -13,12 +13,12 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
 };
 use crate::error::ConfigError;
-use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX};
+use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
-    FAULT_DETECTORS, FaultDetector, FaultKind, LifeView, RECOVERY_PROTOCOLS, RecoveryProtocol, RecoveryView,
-    checkpoint_protocol, fault_detector, recovery_protocol,
+    FAULT_DETECTORS, Fault, FaultDetector, FaultKind, LifeView, Plan, RECOVERY_PROTOCOLS, RecoveryProtocol,
+    RecoveryView, checkpoint_protocol, fault_detector, recovery_protocol,
 };
 use crate::queue::Queue;
 use crate::recovery::{self, Phase, Recovery};
@@ -32,6 +32,10 @@ struct Counted {
     running: u32,
     finalizing: u32,
     finished: bool,
+    /// A rank has opened a session, and waits in there for all others.
+    connecting: bool,
+    /// A rank has ended well, and never will.
+    left: Option<Rank>,
 }
 
 /// The keepers as the coordinator hears of them, in a job of several nodes.
@@ -41,6 +45,13 @@ struct Leases {
     root_heard: Instant,
     keepers: u32,
     next: Instant,
+}
+
+/// A rank has ended by itself, or wants the end of all. A fault that is reported within [`EXIT_GRACE`] is why.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    fault: Fault,
+    until: Instant,
 }
 
 /// A record whose fate is not known yet.
@@ -73,6 +84,7 @@ pub struct Job {
     on_its_way: bool,
     stopped_by: Option<StopCause>,
     fault_at: Option<Instant>,
+    ended: Option<Ended>,
     /// All ranks have ended, and a commit record is still being written: its outcome is waited for until then.
     closing: Option<Instant>,
     /// Became durable after the fence: it is no news to a life, but it is on disk, and the last words name it.
@@ -108,6 +120,7 @@ impl Job {
             majority: settings.layout.majority(),
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
+            connects: settings.connects,
             sabotage: settings.sabotage,
         });
         Ok(Job {
@@ -123,6 +136,7 @@ impl Job {
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
+            ended: None,
             closing: None,
             on_its_way: false,
             late: None,
@@ -190,6 +204,9 @@ impl Job {
             let ranks = self.settings.layout.ranks();
             self.on_report(now, FaultReport::StartTimedOut { running: self.counted.running, ranks });
         }
+        if let Some(ended) = self.ended.take_if(|ended| now >= ended.until) {
+            self.act_on(now, ended.fault);
+        }
         self.watch_time(now);
         self.watch_keepers(now);
         self.watch_disk(now);
@@ -207,6 +224,7 @@ impl Job {
             self.gather_until,
             self.limit.map(|limit| limit.due(self.can_save())),
             self.closing,
+            self.ended.map(|ended| ended.until),
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
             self.checkpoint.poll_timeout(),
@@ -320,8 +338,19 @@ impl Job {
                 self.counted.ports.extend(ports);
                 self.counted.registered = self.counted.registered.saturating_add(more);
                 if self.counted.registered == ranks {
+                    // All are there, and each has an answer to give.
+                    self.recovery.handle(now, recovery::Input::Connecting);
                     self.send_addresses();
                 }
+            }
+            Message::Connecting { .. } => {
+                self.counted.connecting = true;
+                self.recovery.handle(now, recovery::Input::Connecting);
+                self.watch_left(now);
+            }
+            Message::Left { rank } => {
+                self.counted.left.get_or_insert(rank);
+                self.watch_left(now);
             }
             Message::Running { ranks: running, counted } => self.on_running(now, life, running, counted),
             Message::PointReport { query, summary } => {
@@ -388,6 +417,13 @@ impl Job {
         self.broadcast(Message::Start { epoch, restore, ports });
     }
 
+    /// Who waits in a session for a rank that has ended without one waits for ever.
+    fn watch_left(&mut self, now: Instant) {
+        if let Some(rank) = self.counted.left.filter(|_| self.counted.connecting) {
+            self.on_report(now, FaultReport::RankDied { rank, status: ExitStatus::Code(0) });
+        }
+    }
+
     fn on_report(&mut self, now: Instant, report: FaultReport) {
         let fault = self.detector.observe(now, &report);
         // Several processes die of one cause. What follows while the old life is being ended is no news, except that
@@ -395,27 +431,52 @@ impl Job {
         let heard = match (self.recovery.phase(), fault.map(|fault| fault.kind)) {
             (Phase::Idle | Phase::Over, _) => false,
             _ if self.closing.is_some() => false,
-            (Phase::Fencing, kind) => matches!(kind, Some(FaultKind::Program | FaultKind::Inconsistent)),
+            (Phase::Fencing, kind) => kind == Some(FaultKind::Inconsistent),
             _ => true,
         };
-        let action = fault.filter(|_| heard).map(|fault| {
-            let view = RecoveryView {
-                layout: &self.settings.layout,
-                newest: self.recovery.committed(),
-                attempts: self.recovery.attempts(),
-                in_a_row: self.recovery.attempts_in_a_row(now),
-                restarts_max: self.settings.config.fault.restarts_max,
-                on_fault: self.settings.config.fault.on_fault,
-                roll_back: self.checkpoint.rolls_back(&fault),
-            };
-            (fault, self.restorer.plan(&view, &fault))
-        });
-        self.outputs.push(Output::Event(Event::Reported { report, action }));
-        if let Some((fault, plan)) = action {
-            self.fault_at.get_or_insert(now);
-            self.end_life(now);
-            self.recovery.handle(now, recovery::Input::Fault(fault, plan));
+        let Some(fault) = fault.filter(|_| heard) else {
+            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
+            return;
+        };
+        let waits = fault.kind == FaultKind::Program
+            && self.settings.layout.ranks() > 1
+            && matches!(self.plan(now, &fault), Plan::Stop { .. });
+        if !waits {
+            return self.act_on(now, fault);
         }
+        if self.ended.is_some() {
+            // The first counts.
+            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
+            return;
+        }
+        self.ended = Some(Ended { fault, until: now + EXIT_GRACE });
+    }
+
+    fn plan(&self, now: Instant, fault: &Fault) -> Plan {
+        let view = RecoveryView {
+            layout: &self.settings.layout,
+            newest: self.recovery.committed(),
+            attempts: self.recovery.attempts(),
+            in_a_row: self.recovery.attempts_in_a_row(now),
+            restarts_max: self.settings.config.fault.restarts_max,
+            on_fault: self.settings.config.fault.on_fault,
+            on_exit: self.settings.config.fault.on_exit,
+            roll_back: self.checkpoint.rolls_back(fault),
+        };
+        self.restorer.plan(&view, fault)
+    }
+
+    /// Ends the life for a fault, and does what follows.
+    fn act_on(&mut self, now: Instant, fault: Fault) {
+        if let Some(Ended { fault: Fault { report, .. }, .. }) = self.ended.take() {
+            // It has ended because of this.
+            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
+        }
+        let (report, plan) = (fault.report, self.plan(now, &fault));
+        self.outputs.push(Output::Event(Event::Reported { report, action: Some((fault, plan)) }));
+        self.fault_at.get_or_insert(now);
+        self.end_life(now);
+        self.recovery.handle(now, recovery::Input::Fault(fault, plan));
     }
 
     /// R9: nothing of the old life counts from now on.
@@ -424,6 +485,7 @@ impl Job {
         self.checkpoint.fence();
         self.counted = Counted::default();
         self.leases = None;
+        self.ended = None;
     }
 
     fn stop(&mut self, now: Instant, cause: StopCause) {

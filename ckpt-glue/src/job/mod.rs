@@ -33,6 +33,9 @@ pub struct JobSettings {
     pub beginning: Beginning,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.
     pub counter_last: u32,
+    /// Whether every rank of a new program is known to connect by itself, so that one that has not in time has not come up. Else it may be a program that
+    /// knows nothing of all this, and simply runs.
+    pub connects: bool,
     /// Which rule is out.
     pub sabotage: Sabotage,
 }

@@ -71,6 +71,8 @@ impl Keeper {
             watcher,
             registrations: Registrations::default(),
             registered: 0,
+            connecting: false,
+            left: false,
             running: Count::default(),
             finalizing: Count::default(),
             ended: Count::default(),
@@ -135,6 +137,8 @@ impl Keeper {
         }
         let Some(kept) = held.ranks.get_mut(&rank).filter(|kept| kept.alive) else { return };
         let phase = kept.phase;
+        // The process was to become what an image says, and has not.
+        let is_restored = held.decision.restore.is_some() && phase == RankPhase::Spawning;
         let meant = kept.end(status, released);
         let rank_epoch = kept.epoch;
         if matches!(self.state, State::Ending { .. }) {
@@ -142,8 +146,15 @@ impl Keeper {
             return;
         }
         if !meant {
-            self.send_up(Message::Fault { report: FaultReport::RankDied { rank, status } });
+            let report = match status {
+                ExitStatus::Code(_) if is_restored => FaultReport::RankNotRestored { rank, status },
+                _ => FaultReport::RankDied { rank, status },
+            };
+            self.send_up(Message::Fault { report });
             return;
+        }
+        if phase == RankPhase::Spawning && !is_restored {
+            self.on_left(rank);
         }
         self.count_ended(rank, phase, status);
         let Some(images) = self.holding().and_then(|held| held.images.as_ref()) else { return };

@@ -162,6 +162,9 @@ struct Held {
     watcher: Option<Watcher>,
     registrations: Registrations,
     registered: u32,
+    /// The coordinator knows that a rank has begun to connect, and that one has ended without.
+    connecting: bool,
+    left: bool,
     running: Count,
     finalizing: Count,
     ended: Count,

@@ -81,6 +81,8 @@ impl Keeper {
             Message::Running { ranks, counted } => self.on_running(ranks, counted),
             Message::Finalize { ranks } => self.on_finalize(ranks),
             Message::Ended { ranks, status } => self.on_ended(ranks, status),
+            Message::Connecting { rank } => self.on_connecting(rank),
+            Message::Left { rank } => self.on_left(rank),
             Message::PointReport { query, summary } => {
                 if let Some(points) = self.points(query) {
                     points.add_child(child, summary);
@@ -186,9 +188,28 @@ impl Keeper {
         match self.held().and_then(|held| held.ranks.get_mut(&rank)) {
             Some(kept) if owned && few && kept.phase == RankPhase::Spawning => {
                 kept.attach(registration.mode, registration.ports.iter().map(|entry| entry.port).collect());
+                // A program that opens a session stands there until all others have. An agent is there before its program does anything, which waits for
+                // nobody.
+                if registration.mode == CutMode::Counted {
+                    self.on_connecting(rank);
+                }
                 self.on_registered(registration.ports, 1);
             }
             _ => self.counters.stray_messages += 1,
+        }
+    }
+
+    fn on_connecting(&mut self, rank: Rank) {
+        let Some(held) = self.held() else { return };
+        if !core::mem::replace(&mut held.connecting, true) {
+            self.send_up(Message::Connecting { rank });
+        }
+    }
+
+    pub(super) fn on_left(&mut self, rank: Rank) {
+        let Some(held) = self.held() else { return };
+        if !core::mem::replace(&mut held.left, true) {
+            self.send_up(Message::Left { rank });
         }
     }
 

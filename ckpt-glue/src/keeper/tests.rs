@@ -143,6 +143,7 @@ fn lives_begin_and_end() {
         Spawning + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1
         Spawning + rank 0 killed -> Holding 1: to coordinator "fault: rank 0 died (signal 9)"
         Spawning + rank 1 killed -> Holding 1: to coordinator "fault: rank 1 died (signal 9)"
+        Spawning + rank 0 ends well -> Holding 1: to coordinator "left, rank 0"
         Spawning + rank 0 is not started -> Holding 1: to coordinator "fault: rank 0 could not be started (errno 2)"
         Running + fence 2 -> Ending below 2: kill 0 of 1, kill 1 of 1
         Running + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1

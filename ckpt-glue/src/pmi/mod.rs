@@ -200,12 +200,14 @@ pub enum Broken {
         /// How many wait.
         waiting: u32,
     },
-    /// It was spawned and has not called `MPI_Init`, for which those that spawned it wait.
-    #[error("{missing} did not call MPI_Init within {waited:?} (--start-timeout)")]
+    /// It has not called `MPI_Init`, in which other ranks wait for it, or those that spawned it.
+    #[error(
+        "{missing} did not call MPI_Init within {waited:?} (--start-timeout); those that have wait for it"
+    )]
     NeverBegan {
         /// Those that have not; the first is the one that is ended.
         missing: Ranks,
-        /// Since they were started.
+        /// Since they were started, or since the first rank of the job has called it.
         waited: Duration,
     },
     /// It was spawned and ended without calling `MPI_Init`, for which those that spawned it wait.

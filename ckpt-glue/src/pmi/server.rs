@@ -14,7 +14,7 @@ use super::rebuild::Gathering;
 use super::spawn::{self, Heard, Spawn};
 use super::state::{Answer, Effect, Published, RankState, Request, Text};
 use super::store::{NotKept, Services};
-use super::world::{Asks, Barrier, Origin, Phase, World};
+use super::world::{Asks, Barrier, Beginning, Phase, World};
 use super::{Broken, Input, Output, Refused};
 use crate::limits::{
     PMI_KEY_BYTES_MAX, PMI_NAME_BYTES_MAX, PMI_NEWS_EVERY, PMI_SPAWN_PROCESSES_MAX, PMI_VALUE_BYTES_MAX,
@@ -164,14 +164,6 @@ impl Server {
         self.worlds.get(&world).map_or(0, |world| world.barriers_passed)
     }
 
-    /// Ranks of the job that have said nothing; `None` if none has said anything, as in a job that has nothing to do with MPI.
-    #[must_use]
-    pub fn silent(&self) -> Option<Ranks> {
-        let world = self.worlds.get(&0)?;
-        let silent = world.in_phase(Phase::Silent);
-        (!silent.0.is_empty() && silent.0.len() < world.clients.len()).then_some(silent)
-    }
-
     /// Whether others wait for a process at a barrier of its world.
     #[must_use]
     pub fn is_awaited(&self, member: Member) -> bool {
@@ -185,13 +177,8 @@ impl Server {
 
     fn late_to_begin(&mut self, now: Instant, number: u32) {
         let Some(world) = self.worlds.get_mut(&number) else { return };
-        let Some(origin) =
-            world.origin.as_mut().filter(|origin| origin.begin_until.is_some_and(|at| at <= now))
-        else {
-            return;
-        };
-        origin.begin_until = None;
-        let waited = now.since(origin.since);
+        let Some(beginning) = world.beginning.take_if(|beginning| beginning.until <= now) else { return };
+        let waited = now.since(beginning.since);
         let missing = world.in_phase(Phase::Silent);
         if let Some(rank) = missing.0.first().copied() {
             self.break_off(Member { world: number, rank }, Broken::NeverBegan { missing, waited });
@@ -307,7 +294,7 @@ impl Server {
         let is_abort = command.name == "abort";
         match (client.phase, command.name.as_str()) {
             (Phase::Silent, "init") => {
-                self.on_init(member, command);
+                self.on_init(now, member, command);
                 return Ok(());
             }
             (Phase::Silent, _) => return out_of_turn("before `init`"),
@@ -372,7 +359,7 @@ impl Server {
         }
     }
 
-    fn on_init(&mut self, member: Member, command: &Command) {
+    fn on_init(&mut self, now: Instant, member: Member, command: &Command) {
         // We speak 1.1. Who wants another protocol is told so; who wants more of this one makes do with less.
         let speaks = command.number::<u32>("pmi_version") == Some(1);
         let reply = Reply::new("response_to_init").with("pmi_version", 1).with("pmi_subversion", 1);
@@ -385,7 +372,7 @@ impl Server {
             client.phase = Phase::Attached;
             client.begun = true;
         }
-        world.note_begun();
+        world.note_begun(now, self.start_timeout);
         self.answer(member, reply.emit(), Effect::Began { name });
         self.outputs.push(Output::Began { member });
     }
@@ -492,8 +479,8 @@ impl Server {
         }
         let number = self.spawned.checked_add(1).ok_or(Refused::Worlds)?;
         let name = format!("{}-{number}", self.name);
-        let origin = Origin::new(by, now, self.start_timeout);
-        let world = World::spawned(name, &spawn, origin).map_err(|_| Refused::Keys)?;
+        let beginning = Beginning::new(now, self.start_timeout);
+        let world = World::spawned(name, &spawn, by, beginning).map_err(|_| Refused::Keys)?;
         self.spawned = number;
         self.worlds.insert(number, world);
         if let Some(asks) = self.asks(by) {

@@ -321,15 +321,38 @@ fn a_program_that_aborts_is_heard_also_from_a_barrier() {
 }
 
 #[test]
-fn silent_ranks_are_named_once_others_have_spoken() {
+fn once_a_rank_has_begun_the_others_have_a_limited_time_to() {
+    let init = |rank| Input::Bytes {
+        member: member(rank),
+        bytes: b"cmd=init pmi_version=1 pmi_subversion=1\n".to_vec(),
+    };
     let mut server = server(12);
-    assert_eq!(server.silent(), None);
-    for rank in [1, 11] {
-        say(&mut server, rank, "cmd=init pmi_version=1 pmi_subversion=1\n");
-    }
-    let silent = server.silent().expect("ten are");
-    assert_eq!(silent.to_string(), "ranks 0, 2, 3, 4, 5, 6, 7, 8 and 2 more");
+    assert_eq!(
+        server.poll_timeout(),
+        None,
+        "a program that has nothing to do with MPI has all the time that it wants"
+    );
+    server.handle(at(100), init(11));
+    server.handle(at(106), init(1));
+    outputs(&mut server);
+    assert_eq!(server.poll_timeout(), Some(at(107)), "from the first on");
+    server.handle_timeout(at(106));
+    assert_eq!(outputs(&mut server), []);
+    server.handle_timeout(at(107));
+    let said = broken(&outputs(&mut server));
+    let [(0, why)] = said.as_slice() else { panic!("{said:?}") };
+    let words = "ranks 0, 2, 3, 4, 5, 6, 7, 8 and 2 more did not call MPI_Init within 7s (--start-timeout)";
+    assert!(why.to_string().starts_with(words), "{why}");
     assert!(server.has_begun(member(11)) && !server.has_begun(member(0)) && !server.has_begun(member(99)));
+    assert_eq!(server.poll_timeout(), None, "said once");
+}
+
+#[test]
+fn a_program_whose_ranks_have_all_begun_has_all_the_time_that_it_wants() {
+    let mut server = begun(3);
+    assert_eq!(server.poll_timeout(), None);
+    server.handle_timeout(at(1000));
+    assert_eq!(outputs(&mut server), []);
 }
 
 /// A spawn of one program, so often.
@@ -487,7 +510,7 @@ fn spawned_processes_are_waited_for_with_a_limit() {
     let [Output::Broken { member, why }] = &said[..] else { panic!("{said:?}") };
     assert_eq!(
         (*member, why.to_string().as_str()),
-        (one(1), "rank 1 did not call MPI_Init within 7s (--start-timeout)")
+        (one(1), "rank 1 did not call MPI_Init within 7s (--start-timeout); those that have wait for it")
     );
     assert_eq!(member.to_string(), "rank 1 of spawned world 1");
     assert_eq!(server.poll_timeout(), None);

@@ -72,10 +72,15 @@ pub(super) struct Barrier {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) by: Member,
-    /// When its processes were started.
+}
+
+/// Somebody waits for all processes of a world to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Beginning {
+    /// Since the world was spawned, or since the first rank of the job has begun.
     pub(super) since: Instant,
-    /// When all of them must have begun; `None` once they have.
-    pub(super) begin_until: Option<Instant>,
+    /// When all of them must have.
+    pub(super) until: Instant,
 }
 
 #[derive(Debug)]
@@ -87,6 +92,8 @@ pub(super) struct World {
     pub(super) barriers_passed: u64,
     /// `None` for the ranks of the job, of which the keeper knows.
     pub(super) origin: Option<Origin>,
+    /// `None`: nobody waits yet, or all have begun, or it has been said who has not.
+    pub(super) beginning: Option<Beginning>,
 }
 
 impl World {
@@ -109,6 +116,7 @@ impl World {
             barrier: None,
             barriers_passed: 0,
             origin: None,
+            beginning: None,
         };
         let kept = world.put_mapping();
         debug_assert!(kept.is_ok(), "{kept:?}");
@@ -116,7 +124,12 @@ impl World {
     }
 
     /// The world of a spawn, with the keys that whoever spawns it has for it.
-    pub(super) fn spawned(name: String, spawn: &Spawn, origin: Origin) -> Result<World, NotKept> {
+    pub(super) fn spawned(
+        name: String,
+        spawn: &Spawn,
+        by: Member,
+        beginning: Beginning,
+    ) -> Result<World, NotKept> {
         let mut world = World::of_job(name, spawn.processes);
         let programs = (0..).zip(&spawn.commands);
         let programs =
@@ -125,7 +138,8 @@ impl World {
             client.program = program;
         }
         world.store = Store::new(PMI_SPAWNED_STORE_BYTES_MAX * world.clients.len());
-        world.origin = Some(origin);
+        world.origin = Some(Origin { by });
+        world.beginning = Some(beginning);
         world.put_mapping()?;
         for (key, value) in &spawn.keys {
             world.store.put(key, value)?;
@@ -166,16 +180,16 @@ impl World {
 
     /// When something about it is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        let begin = self.origin.and_then(|origin| origin.begin_until);
+        let begin = self.beginning.map(|beginning| beginning.until);
         self.barrier.as_ref().map(|barrier| barrier.report_at).into_iter().chain(begin).min()
     }
 
-    /// A process has begun; the last one ends the wait for them.
-    pub(super) fn note_begun(&mut self) {
-        if self.clients.iter().all(|client| client.phase != Phase::Silent)
-            && let Some(origin) = &mut self.origin
-        {
-            origin.begin_until = None;
+    /// A process has begun: the first one of the job waits for the others from now on, and the last one ends the wait.
+    pub(super) fn note_begun(&mut self, now: Instant, start_timeout: Duration) {
+        if self.clients.iter().all(|client| client.phase != Phase::Silent) {
+            self.beginning = None;
+        } else if self.origin.is_none() {
+            self.beginning.get_or_insert(Beginning::new(now, start_timeout));
         }
     }
 
@@ -189,8 +203,8 @@ impl World {
     }
 }
 
-impl Origin {
-    pub(super) fn new(by: Member, now: Instant, start_timeout: Duration) -> Origin {
-        Origin { by, since: now, begin_until: Some(now + start_timeout) }
+impl Beginning {
+    pub(super) fn new(now: Instant, start_timeout: Duration) -> Beginning {
+        Beginning { since: now, until: now + start_timeout }
     }
 }

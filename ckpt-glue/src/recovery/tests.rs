@@ -6,7 +6,7 @@ use expect_test::expect;
 use transport::{Epoch, Rank};
 
 use super::*;
-use crate::config::OnFault;
+use crate::config::{OnExit, OnFault};
 use crate::control::FaultReport;
 use crate::layout::{Layout, Share};
 use crate::names::ExitStatus;
@@ -22,6 +22,7 @@ fn settings() -> Settings {
         majority: 1,
         counter_last: 0,
         start_timeout: Duration::from_secs(5),
+        connects: false,
         sabotage: Sabotage::none(),
     }
 }
@@ -131,6 +132,7 @@ fn every_input_in_every_state() {
         ("lives found", Some(Input::LivesFound { counter_last: 7 })),
         ("decision of another life", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 0 } })),
         ("decision durable", Some(Input::DecisionDurable { life: Life { counter: 2, nonce: 12 } })),
+        ("connecting", Some(Input::Connecting)),
         ("all running", Some(Input::AllRunning)),
         ("committed", Some(Input::Committed(generation(4)))),
         ("all ended", Some(Input::AllEnded)),
@@ -199,6 +201,25 @@ fn a_fault_during_recovery_is_a_new_attempt() {
     .assert_eq(&outputs(&mut recovery).join("\n"));
 }
 
+#[test]
+fn a_program_that_begins_anew_has_all_the_time_that_it_wants_until_one_of_its_ranks_connects() {
+    let later = NOW + Duration::from_secs(3600);
+    let mut recovery = with(&begun());
+    assert_eq!((recovery.poll_timeout(), recovery.start_timed_out(later)), (None, false));
+    for at in [later, later + Duration::from_secs(4)] {
+        recovery.handle(at, Input::Connecting);
+    }
+    let until = later + settings().start_timeout;
+    assert_eq!(recovery.poll_timeout(), Some(until), "from the first on");
+    assert!(!recovery.start_timed_out(later) && recovery.start_timed_out(until));
+    recovery.handle(until, Input::AllRunning);
+    assert_eq!((recovery.poll_timeout(), recovery.start_timed_out(until)), (None, false));
+    // One that is restored was connected when it was saved.
+    let mut recovery = running(&[restart(), fenced(2), store(2, Some(generation(3)))]);
+    recovery.handle(NOW, Input::DecisionDurable { life: Life { counter: 2, nonce: 12 } });
+    assert_eq!(recovery.poll_timeout(), Some(NOW + settings().start_timeout));
+}
+
 /// A life that runs so long from `now` on, then dies: the pause that follows.
 fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Duration {
     recovery.handle(*now, Input::AllRunning);
@@ -210,6 +231,7 @@ fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Du
         in_a_row: recovery.attempts_in_a_row(*now),
         restarts_max: u32::MAX,
         on_fault: OnFault::Restart,
+        on_exit: OnExit::Fail,
         roll_back: RollBack::All,
     };
     let plan = Restart { back_off: Duration::from_millis(200) }.plan(&view, &died());

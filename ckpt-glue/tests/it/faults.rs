@@ -190,7 +190,7 @@ fn the_job_gives_up_after_as_many_attempts_as_allowed() {
     let mut world = World::new(1, 1, 16, settings);
     for _ in 0..3 {
         world.run_ms(1000);
-        world.end(0, ExitStatus::Code(1));
+        world.end(0, ExitStatus::Signal(11));
     }
     world.run_ms(1000);
     let report = world.over.expect("it is over");
@@ -200,7 +200,7 @@ fn the_job_gives_up_after_as_many_attempts_as_allowed() {
     else {
         panic!("{report:?}")
     };
-    assert_eq!(fault.report, FaultReport::RankDied { rank: Rank(0), status: ExitStatus::Code(1) });
+    assert_eq!(fault.report, FaultReport::RankDied { rank: Rank(0), status: ExitStatus::Signal(11) });
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_fault_ends_the_job_if_the_user_wants_that() {
 fn a_program_that_aborts_is_not_restarted() {
     let mut world = running(CutMode::Instant);
     world.say(Rank(1), Message::Fault { report: FaultReport::Aborted { rank: Rank(1), code: 3 } });
-    world.run_ms(100);
+    world.run_ms(250);
     assert!(matches!(world.over.unwrap().ending, Ending::Failed { reason: StopReason::ProgramAborted, .. }));
     assert!(world.processes.is_empty(), "no process is left");
 }

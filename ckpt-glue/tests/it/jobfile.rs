@@ -18,6 +18,7 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
             "detector": "process-death",
             "recovery": "restart",
             "on_fault": "restart",
+            "on_exit": "fail",
             "restarts_max": 5,
             "back_off": "200ms",
             "start_timeout": "1m"

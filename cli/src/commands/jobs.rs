@@ -67,6 +67,11 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         for line in rank_lines(&status.each_rank) {
             say!("{line}")?;
         }
+        if let Some(failing) = &status.failing {
+            let ago = text::nanos(failing.ms_ago.saturating_mul(1_000_000));
+            let (times, reason) = (failing.times, &failing.reason);
+            say!("  {times} checkpoints failed since the last commit, the last one {ago} ago: {reason}")?;
+        }
     }
     Ok(Exit::Success)
 }

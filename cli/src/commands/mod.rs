@@ -14,6 +14,7 @@ pub(crate) mod key;
 pub(crate) mod mpirun;
 pub(crate) mod nic_helper;
 mod node_listing;
+pub(crate) mod outcome;
 mod printer;
 mod progress;
 pub(crate) mod protection;

@@ -3,13 +3,15 @@
 use std::io;
 use std::time::Duration;
 
-use ckpt_glue::control::{JobPhase, JobStatus, Source};
+use ckpt_glue::control::{FaultReport, JobPhase, JobStatus, Source};
 use ckpt_glue::job::{Event, Record};
+use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::Member;
-use ckpt_glue::protocols::CheckpointEvent;
-use transport::Rank;
+use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
+use transport::{Epoch, Rank};
 
 use super::printer::{Printer, Stream};
+use crate::launch::repeats::{AGAIN_EVERY, Repeats, Say};
 use crate::launch::requests::NO_CHECKPOINTS;
 use crate::launch::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
 use crate::text;
@@ -26,12 +28,33 @@ pub(crate) struct Progress {
     printer: Printer,
     /// What was said to be in the way last: once is enough.
     said: Option<String>,
+    /// How far the job was said to be, and when.
+    start: Option<(String, Duration)>,
+    repeats: Repeats,
+    /// Ranks are being ended by the launcher: how each ends is no news.
+    is_ending: bool,
 }
+
+/// Subjects of problems that come again.
+const CHECKPOINT: &str = "checkpoint";
+const COPY: &str = "copy";
+const RAIL: &str = "rail";
+const RANK: &str = "rank";
+const STORE: &str = "store";
 
 impl Progress {
     pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> io::Result<Progress> {
         let width = ranks.saturating_sub(1).to_string().len();
-        Ok(Progress { quiet, json, width, printer: Printer::start()?, said: None })
+        Ok(Progress {
+            quiet,
+            json,
+            width,
+            printer: Printer::start()?,
+            said: None,
+            start: None,
+            repeats: Repeats::default(),
+            is_ending: false,
+        })
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8]) {
@@ -52,6 +75,80 @@ impl Progress {
 
     fn warn(&self, words: &str) {
         self.printer.print(Stream::Error, format!("stillwire: {words}\n").into_bytes());
+    }
+
+    /// Warns of a problem that may come again. `head`: what happened; `why`: which problem it is.
+    fn warn_again(&mut self, at: Duration, subject: &'static str, head: &str, why: &str) {
+        match self.repeats.note(at, subject, why) {
+            Say::InFull => self.warn(&format!("{head}: {why}")),
+            Say::Again { times } => self.warn(&again(head, times)),
+            Say::Nothing => {}
+        }
+    }
+
+    fn not_saved(&mut self, at: Duration, epoch: Epoch, source: Source, why: &str) {
+        let say = match source {
+            Source::Timer => self.repeats.note(at, CHECKPOINT, why),
+            Source::Signal | Source::Command | Source::TimeLimit => {
+                self.repeats.note_awaited(at, CHECKPOINT, why)
+            }
+        };
+        let head = format!("checkpoint {epoch} came to nothing");
+        match say {
+            Say::InFull => self.say(at, &format!("{head}: {why}")),
+            Say::Again { times } => self.say(at, &again(&head, times)),
+            Say::Nothing => {}
+        }
+    }
+
+    fn event(&mut self, at: Duration, event: &Event) {
+        match event {
+            // Said with its reason, by a notice of its own.
+            Event::Checkpoint(CheckpointEvent::Abandoned { .. }) => return,
+            Event::Checkpoint(CheckpointEvent::Committed { .. }) => {
+                self.repeats.over(CHECKPOINT);
+                self.repeats.over(STORE);
+            }
+            // What is still wrong after a rollback is worth a line.
+            Event::LifeBegun { .. } => {
+                self.repeats = Repeats::default();
+                self.is_ending = false;
+            }
+            Event::Reported { action: Some(_), .. } => self.is_ending = true,
+            _ => {}
+        }
+        let Some(words) = event_words(event) else { return };
+        let subject = match event {
+            Event::Checkpoint(
+                CheckpointEvent::Refused { source: Source::Timer, .. }
+                | CheckpointEvent::PointsDoNotLineUp { .. },
+            ) => CHECKPOINT,
+            Event::Reported { report: FaultReport::RankSilent { .. }, action: None } => RANK,
+            _ => return self.say(at, &words),
+        };
+        match self.repeats.note(at, subject, &words) {
+            Say::InFull => self.say(at, &words),
+            Say::Again { times } => self.say(at, &again(&words, times)),
+            Say::Nothing => {}
+        }
+    }
+
+    fn not_running_yet(&mut self, at: Duration, status: &JobStatus, why: Option<&str>) {
+        let words = not_running_yet(status);
+        let is_news =
+            |(said, when): &(String, Duration)| *said != words || at.saturating_sub(*when) >= AGAIN_EVERY;
+        if self.start.as_ref().is_none_or(is_news) {
+            self.say(at, &words);
+            self.start = Some((words, at));
+        }
+        self.say_why(why);
+    }
+
+    fn say_why(&mut self, why: Option<&str>) {
+        if let Some(why) = why.filter(|why| self.said.as_deref() != Some(why)) {
+            self.warn(why);
+            self.said = Some(why.to_owned());
+        }
     }
 
     fn mpi_notice(&self, at: Duration, notice: &MpiNotice<'_>) {
@@ -88,18 +185,20 @@ impl Progress {
         }
     }
 
-    fn copy_notice(&self, at: Duration, notice: &CopyNotice<'_>) {
+    fn copy_notice(&mut self, at: Duration, notice: &CopyNotice<'_>) {
         match notice {
             CopyNotice::Progress(so_far) => {
                 self.say(at, &format!("the copy of generation {}: {}", so_far.generation, read(so_far)));
             }
             CopyNotice::Written { generation, bytes, new_bytes, took } => {
+                self.repeats.over(COPY);
                 let (bytes, new_bytes) = (text::bytes(*bytes), text::bytes(*new_bytes));
                 let took = text::nanos(nanos(*took));
                 self.say(at, &format!("generation {generation} copied ({bytes}, {new_bytes} written in {took})"));
             }
             CopyNotice::Failed { generation, error } => {
-                self.warn(&format!("the copy of generation {generation} came to nothing: {error}; the job goes on"));
+                let head = format!("the copy of generation {generation} came to nothing");
+                self.warn_again(at, COPY, &head, &format!("{error}; the job goes on"));
             }
             CopyNotice::Unremoved { error } => self.warn(&format!("removing old copies: {error}")),
             CopyNotice::LeftOut { generation } => self.say(
@@ -154,12 +253,18 @@ impl Observer for Progress {
     fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
         match notice {
             Notice::Line { member, channel, line } => self.line(*member, *channel, line),
-            Notice::Event(event) => {
-                if let Some(words) = event_words(event) {
-                    self.say(at, &words);
-                }
+            Notice::Event(event) => self.event(at, event),
+            Notice::NotSaved { epoch, source, words } => self.not_saved(at, *epoch, *source, words),
+            Notice::NotSavedYet { why } => {
+                self.say(at, "no checkpoint is taken before all ranks have connected, and none has yet");
+                self.say_why(*why);
             }
-            Notice::Ended { rank, status } if !status.is_success() => {
+            // Of an exit code that is none of a rank's work the report says all.
+            Notice::Ended { rank, status, has_finished }
+                if !self.is_ending
+                    && !status.is_success()
+                    && (*has_finished || matches!(status, ExitStatus::Signal(_))) =>
+            {
                 self.say(at, &format!("rank {rank} ended: {}", text::status(*status)));
             }
             Notice::NotSpawned { rank, problem } => {
@@ -173,10 +278,11 @@ impl Observer for Progress {
                 "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned would hear of no other place: it waits for the NIC"
             )),
             Notice::RailReplaced { nic, refused: None } => {
+                self.repeats.over(RAIL);
                 self.say(at, &format!("all ranks go on over {nic}"));
             }
             Notice::RailReplaced { nic, refused: Some(why) } => {
-                self.warn(&format!("the ranks do not go over {nic} yet: {why}"));
+                self.warn_again(at, RAIL, &format!("the ranks do not go over {nic} yet"), why);
             }
             Notice::Damaged { generation, damages } => {
                 let problem = damages.first().map(|damage| damage.error.to_string()).unwrap_or_default();
@@ -188,14 +294,8 @@ impl Observer for Progress {
                 self.warn(&format!("generation {generation} is passed over: {why}"));
             }
             Notice::Repair { words } => self.say(at, words),
-            Notice::NotRunningYet { status, why } => {
-                self.say(at, &not_running_yet(status));
-                if let Some(why) = why.filter(|why| self.said.as_deref() != Some(why)) {
-                    self.warn(why);
-                    self.said = Some(why.to_owned());
-                }
-            }
-            Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
+            Notice::NotRunningYet { status, why } => self.not_running_yet(at, status, *why),
+            Notice::Store { what, error } => self.warn_again(at, STORE, what, error),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Copy(notice) => self.copy_notice(at, notice),
             Notice::Mpi(notice) => self.mpi_notice(at, notice),
@@ -204,11 +304,21 @@ impl Observer for Progress {
     }
 }
 
+/// What has been said in full before.
+fn again(head: &str, times: u64) -> String {
+    format!("{head}: for the same reason as before, {times} times by now")
+}
+
 fn not_running_yet(status: &JobStatus) -> String {
     match status.phase {
         JobPhase::Starting => format!("{} of {} ranks have come up", status.running, status.ranks),
         _ => "ending what ran before, and reading the job's directory".to_owned(),
     }
+}
+
+/// Whether the job's last words say all of it.
+fn is_said_last(reason: StopReason) -> bool {
+    matches!(reason, StopReason::ProgramExited | StopReason::ProgramAborted | StopReason::NotAllConnected)
 }
 
 /// An event in one line; `None` for those that only matter to a timeline.
@@ -229,6 +339,9 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
         }
         Event::AllRunning { .. } => "all ranks run".to_owned(),
         Event::Checkpoint(event) => checkpoint_words(event)?,
+        Event::Reported { action: Some((_, Plan::Stop { reason })), .. } if is_said_last(*reason) => {
+            return None;
+        }
         Event::Reported { report, action: Some((_, plan)) } => {
             format!("{}; {}", text::report(report), text::plan(*plan))
         }

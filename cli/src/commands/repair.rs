@@ -38,6 +38,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         from: None,
         generation,
         time_limit: None,
+        on_exit: None,
         flush: FlushArguments::default(),
         key: KeyArgument::default(),
         hosts,

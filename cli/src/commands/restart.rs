@@ -65,6 +65,7 @@ pub(crate) fn prepare(
         return Err(CliError::EncryptedUnsaid { path });
     }
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept, replacement } = read_settings(&file)?;
+    config.fault.on_exit = arguments.on_exit.map_or(config.fault.on_exit, Into::into);
     let told = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let mut program = program(&file);

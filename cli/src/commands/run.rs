@@ -1,21 +1,16 @@
 //! `stillwire run`, and what it shares with `restart` and `demo`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, OnFault};
-use ckpt_glue::control::FaultReport;
-use ckpt_glue::job::StopCause;
-use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
-use ckpt_glue::write_duration;
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
-use serde::Serialize;
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
@@ -25,15 +20,18 @@ use transport::config::AuthLevel;
 use super::copies;
 use super::domains::When;
 use super::hosts::{self, HostArguments};
+use super::outcome::{exit_of, summarize};
 use super::progress::Progress;
 use super::protection;
 use super::{print_json, tell};
-use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments, checkpoint_options};
+use crate::arguments::{
+    AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
+};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::limits::OUTPUT_GRACE;
 use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Addresses, Flush, Node, Observer, Outcome, Plan, Program, Purpose, Saves, whole};
+use crate::launch::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::environment;
 use crate::mpi::program::Detected;
 use crate::mpi::replacement::Replacement;
@@ -87,33 +85,6 @@ impl RunDirectory {
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
-}
-
-/// The result of a job, as `--json` prints it.
-#[derive(Debug, Serialize)]
-pub(crate) struct RunReport {
-    pub(crate) job: String,
-    pub(crate) directory: String,
-    /// `finished`, `stopped`, `time-limit` (and all is saved) or `failed`.
-    pub(crate) outcome: &'static str,
-    /// Unless it finished: why it ended.
-    pub(crate) reason: Option<String>,
-    /// The newest committed generation.
-    pub(crate) committed: Option<String>,
-    /// The newest generation of which this run has made a copy outside the nodes.
-    pub(crate) copied: Option<String>,
-    /// Generations committed.
-    pub(crate) generations: u32,
-    pub(crate) rollbacks: u32,
-    /// What a shell sees.
-    pub(crate) exit_code: u8,
-    pub(crate) seconds: f64,
-    /// How whole processes are captured: `auto`, `fork`, `scan`, `content` or `sync`; `null`: none is.
-    pub(crate) capture: Option<String>,
-    /// The MPI library that programs got in place of their own (--mpi-from).
-    pub(crate) mpi_from: Option<String>,
-    /// What a person should know although nothing has failed by it.
-    pub(crate) warnings: Vec<String>,
 }
 
 pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError> {
@@ -302,11 +273,15 @@ const NOT_SAVED: &str =
     "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without";
 const NOT_PLACED: &str = "Open MPI's own mpirun places its ranks, all on this host: start it without, or with that mpirun (`stillwire env`)";
 
+const NOTHING_SAVED: &str = concat!("Without ", checkpoint_options!(), " there is nothing to go back to");
+
 /// Refuses what an MPI program cannot have, before anything is made.
 fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     let RunArguments { checkpoint, protection, flush, hosts, .. } = arguments;
     let is_open = mpi.family == Family::OpenMpi;
-    let rolls_back = arguments.fault.on_fault == Some(FaultAction::Restart) && !wants_checkpoints(arguments);
+    let is_unsaved = !wants_checkpoints(arguments);
+    let rolls_back = arguments.fault.on_fault == Some(FaultAction::Restart) && is_unsaved;
+    let begins_again = arguments.fault.on_exit == Some(ExitAction::Restart) && is_unsaved;
     let refused = [
         (is_open && checkpoint.every.is_some(), "--ckpt-every", NOT_SAVED),
         (is_open && checkpoint.directory.is_some(), "--ckpt-dir", NOT_SAVED),
@@ -319,11 +294,8 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && hosts.names_hosts(), "--hosts", NOT_PLACED),
         (is_open && hosts.nodes.is_some(), "--nodes", NOT_PLACED),
         (is_open && hosts.names_domains(), "--domains", NOT_PLACED),
-        (
-            rolls_back,
-            "--on-fault restart",
-            concat!("Without ", checkpoint_options!(), " there is nothing to go back to"),
-        ),
+        (rolls_back, "--on-fault restart", NOTHING_SAVED),
+        (begins_again, "--on-exit restart", NOTHING_SAVED),
         (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
@@ -402,88 +374,6 @@ pub(crate) fn close(observer: &mut dyn Observer) {
     observer.finish(None);
 }
 
-pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
-    if let Some(verdict) = &outcome.verdict {
-        return verdict.exit_code.map_or(Exit::JobFailed, Exit::Program);
-    }
-    match outcome.report.ending {
-        Ending::Finished => Exit::Success,
-        Ending::Stopped => match outcome.report.stopped_by {
-            Some(StopCause::TimeLimit { unsaved: None }) => Exit::TimeLimit,
-            Some(StopCause::TimeLimit { unsaved: Some(_) }) => Exit::JobFailed,
-            Some(StopCause::Person) | None => Exit::Stopped,
-        },
-        Ending::Failed { fault: Some(fault), .. } if outcome.is_mpi => program_exit(&fault.report),
-        Ending::Failed { .. } => Exit::JobFailed,
-    }
-}
-
-/// What the MPI program itself would have a shell see.
-fn program_exit(report: &FaultReport) -> Exit {
-    match report {
-        FaultReport::Aborted { code: code @ 1.., .. }
-        | FaultReport::RankDied { status: ExitStatus::Code(code @ 1..), .. } => Exit::Program(*code),
-        FaultReport::RankDied { status: ExitStatus::Signal(number @ 1..), .. } => {
-            Exit::Program(number.saturating_add(128))
-        }
-        _ => Exit::JobFailed,
-    }
-}
-
-fn summarize(plan: &Plan, outcome: &Outcome, took: Duration) -> RunReport {
-    let exit_code = exit_of(outcome).code();
-    let Outcome { report, is_mpi, verdict, warnings, copied, .. } = outcome;
-    let (outcome, reason) = match report.ending {
-        _ if verdict.is_some() => ("failed", verdict.as_ref().map(|verdict| verdict.words.clone())),
-        Ending::Finished => ("finished", None),
-        Ending::Stopped => match report.stopped_by {
-            Some(StopCause::TimeLimit { unsaved }) => {
-                let limit = plan.config.time_limit.map(write_duration).unwrap_or_default();
-                let outcome = if unsaved.is_none() { "time-limit" } else { "failed" };
-                (outcome, Some(text::time_limit(&limit, unsaved.as_ref(), report.committed.is_some())))
-            }
-            Some(StopCause::Person) | None => ("stopped", Some("the job was stopped".to_owned())),
-        },
-        Ending::Failed { fault: Some(fault), reason: StopReason::OnFaultAbort }
-            if *is_mpi && plan.saves != Saves::Process =>
-        {
-            let fault = text::report(&fault.report);
-            let why = "an MPI program that was started without checkpoints cannot be rolled back";
-            ("failed", Some(format!("{fault}; the job ends: {why}")))
-        }
-        Ending::Failed { fault, reason } => {
-            let fault = fault
-                .map_or_else(|| "the job could not start".to_owned(), |fault| text::report(&fault.report));
-            let elsewhere = match &plan.flush {
-                Some(Flush { to, .. }) if reason == StopReason::NothingToRestore => {
-                    let path = plan.directory.display();
-                    format!("; if there is a copy, `stillwire restart {path} --from {to}` brings it")
-                }
-                _ => String::new(),
-            };
-            ("failed", Some(format!("{fault}; the job ends: {}{elsewhere}", text::stop_reason(reason))))
-        }
-    };
-    RunReport {
-        job: plan.job.to_string(),
-        directory: plan.directory.display().to_string(),
-        outcome,
-        reason,
-        committed: report.committed.map(|generation| generation.to_string()),
-        copied: copied.map(|generation| generation.to_string()),
-        generations: report.commits,
-        rollbacks: report.rollbacks,
-        exit_code,
-        seconds: took.as_secs_f64(),
-        capture: (plan.saves == Saves::Process).then(|| {
-            let wish = plan.program.variable(OsStr::new(agent::CAPTURE_VARIABLE));
-            wish.map_or_else(|| "auto".to_owned(), |wish| wish.to_string_lossy().into_owned())
-        }),
-        mpi_from: plan.replacement.as_ref().map(|given| given.library.display().to_string()),
-        warnings: warnings.clone(),
-    }
-}
-
 /// Ranks that cannot receive where they are told to would all end, in life after life.
 pub(crate) fn check_bind(addresses: &Addresses) -> Result<(), CliError> {
     addresses.iter().try_for_each(|address| {
@@ -508,6 +398,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
         time_limit: arguments.checkpoint.time_limit,
         fault: FaultConfig {
             on_fault: fault.on_fault.unwrap_or(FaultAction::Restart).into(),
+            on_exit: fault.on_exit.unwrap_or(ExitAction::Fail).into(),
             restarts_max: fault.retries,
             start_timeout: fault.start_timeout,
             ..FaultConfig::default()

@@ -17,8 +17,9 @@ use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
 use crate::commands::interrupt::{InterruptGuard, is_stopped};
+use crate::commands::outcome::exit_of;
 use crate::commands::print_json;
-use crate::commands::run::{create_job, equip, exit_of, fresh_job, temporary_directory};
+use crate::commands::run::{create_job, equip, fresh_job, temporary_directory};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::registry::Registration;

@@ -279,6 +279,8 @@ impl Observer for Timeline {
             Notice::RailLost { .. }
             | Notice::RailReplaced { .. }
             | Notice::NotRunningYet { .. }
+            | Notice::NotSavedYet { .. }
+            | Notice::NotSaved { .. }
             | Notice::Copy(_)
             | Notice::Repair { .. }
             | Notice::Mpi(_)

@@ -28,6 +28,7 @@ pub(crate) mod notice;
 mod pmi;
 mod process;
 pub(crate) mod registry;
+pub(crate) mod repeats;
 pub(crate) mod requests;
 pub(crate) mod secrets;
 pub(crate) mod status;
@@ -162,6 +163,12 @@ pub(crate) enum Purpose {
 }
 
 impl Plan {
+    /// Whether somebody wants checkpoints that come by themselves, or any of a whole process.
+    fn is_saved(&self) -> bool {
+        let is_asked = self.config.checkpoint.every.is_some() || self.config.time_limit.is_some();
+        is_asked || self.saves == Saves::Process || self.own_directories.is_some() || self.flush.is_some()
+    }
+
     /// Whether images lie on disks that this host does not see.
     fn has_images_elsewhere(&self) -> bool {
         self.own_directories.is_some() && self.nodes.iter().any(|node| node.host.is_some())
@@ -241,6 +248,9 @@ pub(crate) struct Outcome {
     pub(crate) is_mpi: bool,
     /// Why the launcher has ended it, if that is the reason.
     pub(crate) verdict: Option<Verdict>,
+    /// Why checkpoints have failed, each reason with how often; and why the last one has, if none was committed after it.
+    pub(crate) unsaved: Vec<(String, u64)>,
+    pub(crate) failing: Option<String>,
     /// What a person should know although nothing has failed by it.
     pub(crate) warnings: Vec<String>,
     /// The newest generation of which there is a copy outside the nodes.

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::JobStatus;
+use ckpt_glue::control::{JobStatus, Source};
 use ckpt_glue::job::Event;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::{Member, Ranks};
 use nix::unistd::Pid;
 use store::GenerationId;
 use store::job::Damage;
-use transport::Rank;
+use transport::{Epoch, Rank};
 
 use super::flush::SoFar;
 use super::lines::Channel;
@@ -23,8 +23,8 @@ pub(crate) enum Notice<'a> {
     Spawned { rank: Rank, pid: Pid },
     /// A process could not be started.
     NotSpawned { rank: Rank, problem: &'a str },
-    /// A process has ended.
-    Ended { rank: Rank, status: ExitStatus },
+    /// A process has ended. `has_finished`: as it may, and no fault is reported, however it has.
+    Ended { rank: Rank, status: ExitStatus, has_finished: bool },
     /// A generation that is newer than the one that will be restored, and why it cannot be.
     Damaged { generation: GenerationId, damages: &'a [Damage] },
     /// A generation that cannot be restored from what the nodes have, and why.
@@ -37,6 +37,10 @@ pub(crate) enum Notice<'a> {
     KeeperLost { host: &'a str, why: &'a str },
     /// The job has not come up for a while, how far it is, and what is in the way.
     NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
+    /// Nobody has connected yet, so there are no checkpoints, which somebody wants; and why, if that can be seen.
+    NotSavedYet { why: Option<&'a str> },
+    /// A checkpoint has failed, and why.
+    NotSaved { epoch: Epoch, source: Source, words: &'a str },
     /// A rank sent what no rank sends, or does not read: it is ended.
     Misbehaves { rank: Rank, reason: String },
     /// A rank's rail over this NIC has died, and its address with it. Whether all can go on over another one.

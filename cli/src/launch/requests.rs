@@ -10,7 +10,7 @@ use ckpt_glue::control::ImageReport;
 use ckpt_glue::job::Event;
 use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
 use ckpt_glue::names::GenerationId;
-use ckpt_glue::protocols::CheckpointEvent;
+use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
@@ -244,8 +244,8 @@ impl Requests {
         self.clients.get(&number).map(|client| (&client.stream, !client.unsent.is_empty()))
     }
 
-    /// Answers those who wait for a checkpoint.
-    pub(crate) fn on_event(&mut self, event: &Event) {
+    /// Answers those who wait for a checkpoint. `words`: why one has failed.
+    pub(crate) fn on_event(&mut self, event: &Event, words: impl Fn(&AbandonReason) -> String) {
         match event {
             // Requests that come in the same instant are one, so whoever asked it: this is the first since they asked.
             Event::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
@@ -262,7 +262,7 @@ impl Requests {
                 self.answer(Awaited::Outcome(generation.epoch), &Answer::Committed(committed));
             }
             Event::Checkpoint(CheckpointEvent::Abandoned { epoch, reason, .. }) => {
-                let reason = format!("epoch {epoch} was abandoned: {}", crate::text::abandoned(reason));
+                let reason = format!("epoch {epoch} was abandoned: {}", words(reason));
                 self.answer(Awaited::Outcome(*epoch), &Answer::Failed { reason });
             }
             // Who still waits for an epoch of the life before waits for a record that was being written at its end.
@@ -418,7 +418,7 @@ mod tests {
         }
 
         fn event(&mut self, event: CheckpointEvent) {
-            self.requests.on_event(&Event::Checkpoint(event));
+            self.requests.on_event(&Event::Checkpoint(event), crate::text::abandoned);
         }
 
         fn begun(&mut self, epoch: u32) {
@@ -463,7 +463,7 @@ mod tests {
         job.begun(1);
         let life = Life { counter: 2, nonce: 7 };
         let decision = ckpt_glue::control::Decision { life, restore: None };
-        job.requests.on_event(&Event::LifeBegun { decision, attempt: 1 });
+        job.requests.on_event(&Event::LifeBegun { decision, attempt: 1 }, crate::text::abandoned);
         assert!(told(&waiting).contains("stillwire ls"));
     }
 }

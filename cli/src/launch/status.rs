@@ -21,7 +21,20 @@ pub(crate) struct Status {
     pub(crate) running: u32,
     pub(crate) finalizing: u32,
     pub(crate) saving: Option<u32>,
+    /// Checkpoints have failed since the last one that was committed.
+    pub(crate) failing: Option<Failing>,
     pub(crate) each_rank: Vec<RankStatus>,
+}
+
+/// Checkpoints that fail.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Failing {
+    /// How many in a row.
+    pub(crate) times: u64,
+    /// Why the last one has.
+    pub(crate) reason: String,
+    /// Milliseconds since then.
+    pub(crate) ms_ago: u64,
 }
 
 /// What one rank is doing.
@@ -73,6 +86,7 @@ impl Status {
             running: status.running,
             finalizing: status.finalizing,
             saving: status.saving.map(|epoch| epoch.0),
+            failing: None,
             each_rank,
         }
     }

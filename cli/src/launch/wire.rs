@@ -291,6 +291,8 @@ pub(crate) enum FromKeeper {
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.
     Nic { rank: u32, words: String },
+    /// Why a rank has no image, in words.
+    Unsaved { rank: u32, reason: String },
     /// It has taken a wish of another NIC, or says why not.
     HandedOver { rank: u32, number: u64, refused: String },
     /// What a rank says about a change of all to another NIC, or about a rail that has died with its address.

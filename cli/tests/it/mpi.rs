@@ -139,9 +139,9 @@ fn a_rank_that_closes_or_asks() {
 fn a_program_that_fails_passes_its_code_on() {
     for (steps, code, words) in [
         (&["only:1", "say:cmd=abort exitcode=7", "sleep:60"][..], 7, "rank 1 aborted the job (code 7)"),
-        (&["only:1", "exit:3", "sleep:60"], 3, "rank 1 died (exit code 3)"),
+        (&["only:1", "exit:3", "sleep:60"], 3, "rank 1 exited with code 3"),
         (&["only:1", "signal:9", "sleep:60"], 137, "rank 1 died (signal 9)"),
-        (&["only:1", "exit:5", "say:cmd=barrier_in", "hear:x"], 5, "rank 1 died (exit code 5)"),
+        (&["only:1", "exit:5", "say:cmd=barrier_in", "hear:x"], 5, "rank 1 exited with code 5"),
     ] {
         let done = ends(2, &[], &[steps]);
         assert_eq!(done.code, Some(code), "{done:?}");
@@ -191,7 +191,7 @@ fn a_rank_that_does_not_come_is_named() {
         stillwire(&["run", "-n", "3", "--start-timeout", "1s", "--", "sh", "-c", &script, "client"]);
     let done = done(command.env("STILLWIRE_PROVIDER", provider.path()).args(INIT));
     assert_eq!(done.code, Some(4), "{done:?}");
-    done.says(&["rank 1 did not call MPI_Init within 1s (--start-timeout)"]);
+    done.says(&["rank 1 did not call MPI_Init within 1", "(--start-timeout); those that have wait for it"]);
 }
 
 #[test]
@@ -574,7 +574,7 @@ fn an_mpi_program_that_dies_before_it_begins_is_not_started_again() {
     assert_eq!(run(&[]).code, Some(0));
     let failed = run(&["a word"]);
     assert_eq!(failed.code, Some(3), "{failed:?}");
-    failed.says(&["died (exit code 3)", "cannot be rolled back"]);
+    failed.says(&["exited with code 3; the job ends with code 3"]);
     assert!(!failed.stderr.contains("rolling back"), "{failed:?}");
 }
 

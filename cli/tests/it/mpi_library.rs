@@ -1,7 +1,6 @@
 //! Which MPI library a program gets: found by what it loads, named by a person, or given in place of one that cannot load the provider. Libraries are small C files with
 //! the right names; real ones are run by `tests/mpi/run` and `tests/mpi/foreign`.
 
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -359,13 +359,13 @@ fn a_program_that_spawns_is_saved_no_more_and_goes_on() {
 fn how_a_saved_program_ends_is_how_an_unsaved_one_does() {
     for (steps, code, words) in [
         (["only:1", "say:cmd=abort exitcode=7", "sleep:60"], 7, "rank 1 aborted the job (code 7)"),
-        (["only:1", "exit:0", "sleep:60"], 4, "rank 1 died (exit code 0)"),
+        (["only:1", "exit:0", "sleep:60"], 4, "rank 1 exited with code 0 before it had finished"),
         (["only:1", "say:GET / HTTP/1.1", "sleep:60"], 4, "a line that begins with `GET / HTTP/1.1`"),
         (["only:1", "say:cmd=finalize", "exit:3"], 3, ""),
     ] {
         let place = Place::new();
         let all = Steps::default().then(&INIT).then(&BARRIER).then(&steps);
-        let done = start(&place, 2, &["--on-fault", "abort"], &[], &all).finish();
+        let done = start(&place, 2, &[], &[], &all).finish();
         assert_eq!(done.code, Some(code), "{done:?}");
         done.says(&[words]);
     }

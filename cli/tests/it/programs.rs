@@ -90,6 +90,10 @@ fn a_rank() {
             let mut session = session;
             session.abort(9)
         }
+        "after the end" => {
+            session.finalize().expect("all finish");
+            std::process::exit(5)
+        }
         _ => std::process::exit(7),
     }
 }
@@ -102,17 +106,28 @@ fn ends(end: &str, options: &[&str]) -> crate::support::Done {
 
 #[test]
 fn a_rank_that_leaves_without_finishing_has_failed() {
-    for (end, words) in [("silently", "exit code 0"), ("with a code", "exit code 7")] {
-        let done = ends(end, &["--retries", "1"]);
-        assert_eq!(done.code, Some(4), "{done:?}");
-        let report = done.json();
-        assert_eq!((&report["outcome"], &report["rollbacks"]), (&"failed".into(), &1.into()), "{report}");
-        assert!(report["reason"].as_str().unwrap().contains(words), "{report}");
+    for (end, words, code) in [
+        ("silently", "exited with code 0 before it had finished", 4),
+        ("with a code", "exited with code 7; the job ends with code 7", 7),
+        ("aborting", "aborted the job (code 9); the job ends with code 9", 9),
+    ] {
+        for (options, rollbacks) in [(&[][..], 0), (&["--on-exit", "restart", "--retries", "1"], 1)] {
+            let done = ends(end, options);
+            assert_eq!(done.code, Some(code), "{done:?}");
+            let report = done.json();
+            // What the program itself asks for is done, whatever else is a fault.
+            let rollbacks = if end == "aborting" { 0 } else { rollbacks };
+            assert_eq!((&report["outcome"], &report["rollbacks"]), (&"failed".into(), &rollbacks.into()));
+            let reason = report["reason"].as_str().unwrap();
+            assert!(
+                reason.contains(words) || (rollbacks > 0 && reason.contains("exited with code")),
+                "{report}"
+            );
+        }
     }
-    // Nothing is recovered that ended itself.
-    let done = ends("aborting", &[]);
-    assert_eq!((done.code, &done.json()["rollbacks"]), (Some(4), &0.into()), "{done:?}");
-    done.says(&["aborted the job (code 9)"]);
+    let done = ends("after the end", &[]);
+    assert_eq!((done.code, &done.json()["exit_code"]), (Some(5), &5.into()), "{done:?}");
+    assert!(done.json()["reason"].as_str().unwrap().contains("ended with exit code 5 after it had finished"));
 }
 
 const DEAF: &str = "trap '' TERM INT HUP; while :; do sleep 1; done";
@@ -154,18 +169,15 @@ fn a_job_that_is_not_there() {
 #[test]
 fn a_program_without_a_session_cannot_be_saved_and_says_so() {
     let runtime = tempfile::tempdir().unwrap();
-    let mut command =
-        stillwire(&["run", "-n", "2", "--start-timeout", "3s", "--retries", "0", "--", "sleep", "60"]);
+    let mut command = stillwire(&["run", "-n", "2", "--", "sleep", "60"]);
     command.env("XDG_RUNTIME_DIR", runtime.path());
-    let mut job = Running::start(command);
+    let job = Running::start(command);
     wait_until("both ranks are there", || job.ranks().len() == 2);
     let refused = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
     assert_eq!(refused.code, Some(1), "{refused:?}");
     refused.says(&["its program opens no session"]);
-    job.wait_for("0 of 2 ranks have come up");
-    let done = job.finish();
-    assert_eq!(done.code, Some(4), "{done:?}");
-    done.says(&["only 0 of 2 ranks came up in time"]);
+    job.signal("INT");
+    assert_eq!(job.finish().code, Some(130));
 }
 
 #[test]
@@ -231,7 +243,8 @@ fn every_exit_code_is_produced() {
     assert_eq!(code(&["run", "-n", "2", "--", "true"]), Some(0));
     assert_eq!(code(&["ls", "/no/such/place"]), Some(1));
     assert_eq!(code(&["run", "-n", "two", "--", "true"]), Some(2));
-    assert_eq!(code(&["run", "-n", "2", "--on-fault", "abort", "--", "false"]), Some(4));
+    assert_eq!(code(&["run", "-n", "2", "--", "false"]), Some(1));
+    assert_eq!(code(&["run", "-n", "1", "--on-fault", "abort", "--", "sh", "-c", "kill -9 $$"]), Some(137));
     let place = Place::new();
     let started = Instant::now();
     let generations = place.with_generations();

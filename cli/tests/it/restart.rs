@@ -263,7 +263,7 @@ fn a_program_that_does_not_fit_its_image_says_so() {
     let sum = store::checksum::checksum(body.as_bytes());
     fs::write(&path, format!("{body}checksum {sum:016x}\n")).unwrap();
     let done = place.restart(&["--quiet"]).finish();
-    assert_eq!(done.code, Some(4), "{done:?}");
+    assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["bytes in the image", "restart with the same program and arguments"]);
 }
 

@@ -84,8 +84,8 @@ fn a_job_that_cannot_be_saved_ends_all_the_same_and_says_so() {
     let ended = done(&mut command);
     assert_eq!(ended.code, Some(4), "{ended:?}");
     ended.says(&[
-        "rank 0: no image of epoch",
-        "the time limit of 6s has come without a last checkpoint: rank 0 ",
+        "rank 0 cannot be saved: ",
+        "the time limit of 6s has come without a last checkpoint: rank 0 cannot be saved: ",
     ]);
     ended.says(&["nothing is saved"]);
     assert!(!ended.stderr.contains("go on with"), "{ended:?}");

@@ -94,6 +94,7 @@ impl LargeJob {
             layout: layout.clone(),
             beginning: Beginning::Fresh,
             counter_last: 0,
+            connects: true,
             sabotage: Sabotage::default(),
         };
         let job = Job::new(settings, Instant::from_nanos(0))?;

@@ -60,6 +60,7 @@ impl World {
             layout,
             beginning,
             counter_last,
+            connects: true,
             sabotage: self.sabotage.glue(),
         };
         let number = self.jobs_started;

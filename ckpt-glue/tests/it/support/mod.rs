@@ -95,6 +95,8 @@ pub(crate) struct World {
     pub(crate) cut_off: BTreeSet<NodeIndex>,
     /// Programs that know nothing of us.
     pub(crate) mute: bool,
+    /// Ranks among others that are so.
+    pub(crate) mute_ranks: BTreeSet<Rank>,
     sabotage: Sabotage,
     queue: BTreeMap<(Instant, u64), Happening>,
     number: u64,
@@ -114,6 +116,7 @@ impl World {
             layout: layout.clone(),
             beginning: Beginning::Fresh,
             counter_last: 0,
+            connects: false,
             sabotage,
         };
         let keepers = (0..nodes).map(|node| (NodeIndex(node), Keeper::new(JOB, NodeIndex(node), sabotage)));
@@ -134,6 +137,7 @@ impl World {
             unsavable: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             mute: false,
+            mute_ranks: BTreeSet::new(),
             sabotage,
             queue: BTreeMap::new(),
             number: 0,
@@ -342,9 +346,22 @@ impl World {
         let process = Process { life, enrolment: Some(enrolment), participant: None, count, frozen: false };
         self.processes.insert(rank, process);
         self.after(Duration::ZERO, Happening::ToKeeper(node, keeper::Input::Spawned { rank }));
-        if !self.mute {
+        if !self.mute && !self.mute_ranks.contains(&rank) {
             self.say(rank, hello);
         }
+    }
+
+    /// A rank that was mute connects at last.
+    pub(crate) fn connect(&mut self, rank: u32) {
+        let rank = Rank(rank);
+        let ports = vec![PortEntry {
+            port: PortId::of_rank(rank, 0),
+            rails: vec![RawAddress::new(&rank.0.to_le_bytes()).unwrap()],
+        }];
+        let (enrolment, hello) =
+            Enrolment::new(Registration { rank, pid: 1000 + rank.0, mode: self.mode, ports });
+        self.processes.get_mut(&rank).unwrap().enrolment = Some(enrolment);
+        self.say(rank, hello);
     }
 
     /// A rank speaks to its keeper.

@@ -5,7 +5,7 @@ use ckpt_glue::control::checkpoint::{
     Point, PointSummary, Source,
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-use ckpt_glue::control::{Control, Message, NicText};
+use ckpt_glue::control::{Control, Message, NicText, Reason};
 use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
@@ -250,7 +250,7 @@ impl<'a> Numbers<'a> {
             [usize::try_from(self.below(4)).unwrap()]
     }
 
-    /// One message of every kind, in the order of their numbers.
+    /// One message of every kind. New ones come last: the others keep their bytes.
     pub(crate) fn messages(&mut self) -> Vec<Message> {
         let registration = Registration {
             rank: self.rank(),
@@ -314,6 +314,12 @@ impl<'a> Numbers<'a> {
             Message::RailsMet { number: self.long(), refused: NicText::new(&"no") },
             Message::ChangeRails { number: self.long(), decided: self.flag() },
             Message::RailLost { words: NicText::new(&"verbs:rxe0") },
+            Message::Connecting { rank: self.rank() },
+            Message::Left { rank: self.rank() },
+            Message::Unsaved { reason: Reason::new(&"a pipe") },
+            Message::Fault {
+                report: FaultReport::RankNotRestored { rank: self.rank(), status: self.exit() },
+            },
         ]
     }
 

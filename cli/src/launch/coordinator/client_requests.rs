@@ -54,6 +54,7 @@ impl Shell<'_> {
     }
 
     fn status(&self) -> Status {
+        let simply_runs = self.simply_runs();
         let rank = |(rank, (phase, epoch)): (&Rank, &(WirePhase, Epoch))| {
             let image = self.saved.as_ref().and_then(|saved| {
                 let found = saved.images.binary_search_by_key(rank, |image| image.rank);
@@ -64,13 +65,23 @@ impl Shell<'_> {
                 rank: rank.0,
                 pid: self.processes.get(rank).and_then(|process| u32::try_from(process.pid).ok()),
                 host: keeper.map(|keeper| keeper.host.clone()).unwrap_or_default(),
-                state: state(*phase).to_owned(),
+                state: match phase {
+                    WirePhase::Spawning | WirePhase::Attached if simply_runs => "running".to_owned(),
+                    phase => state(*phase).to_owned(),
+                },
                 nic: self.processes.get(rank).and_then(|process| process.nic.clone()),
                 epoch: epoch.0,
                 pause_ns: image.map(|image| image.statistics.pause_ns()),
                 image_bytes: image.map(|image| image.bytes),
             }
         };
-        Status::of(&self.job.status(), self.saved.as_ref(), self.ranks.iter().map(rank).collect())
+        let mut status =
+            Status::of(&self.job.status(), self.saved.as_ref(), self.ranks.iter().map(rank).collect());
+        if simply_runs {
+            "running".clone_into(&mut status.phase);
+            status.running = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
+        }
+        status.failing = self.unsaved.failing();
+        status
     }
 }

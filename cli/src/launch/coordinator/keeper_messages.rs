@@ -4,16 +4,17 @@ use ckpt_glue::control::{Control, FaultReport, JobPhase, Message};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex};
-use ckpt_glue::pmi::{self, Member, RankState};
+use ckpt_glue::pmi::{self, Member, RankState, Ranks};
+use ckpt_glue::protocols::Plan;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::Signal;
 use transport::{Epoch, Life, Rank};
 
-use super::super::notice::{MpiNotice, Notice};
+use super::super::notice::Notice;
 use super::super::wire::{FromKeeper, LinkError, Receiver, ToKeeper};
 use super::super::{Saves, Verdict};
 use super::mpi::EndedRank;
-use super::{Process, Shell};
+use super::{Process, Shell, WirePhase};
 use crate::error::CliError;
 use crate::text;
 
@@ -66,7 +67,8 @@ impl Shell<'_> {
             self.processes.iter().filter(|(_, of)| of.node == node).map(|(rank, _)| *rank).collect();
         for rank in gone {
             self.processes.remove(&rank);
-            self.tell(&Notice::Ended { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) });
+            let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+            self.tell(&Notice::Ended { rank, status, has_finished: false });
         }
         self.forget_spawned(node);
         self.drained(node, None);
@@ -111,6 +113,7 @@ impl Shell<'_> {
                     process.nic = Some(words);
                 }
             }
+            FromKeeper::Unsaved { rank, reason } => self.note_reason(Rank(rank), reason),
             FromKeeper::HandedOver { rank, number, refused } => self.taken(Rank(rank), number, refused),
             FromKeeper::Rail { rank, control } => {
                 let control = control.open(&self.control_key)?;
@@ -196,9 +199,13 @@ impl Shell<'_> {
             let said = self.last_words.remove(&Member::of_job(rank));
             self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
         }
-        self.tell(&Notice::Ended { rank, status });
+        let has_finished = self.has_finished(rank);
+        self.tell(&Notice::Ended { rank, status, has_finished });
         if self.hold_unfinished(node, rank, life, status) {
             return;
+        }
+        if !status.is_success() {
+            self.failed.get_or_insert((rank, status));
         }
         if status.is_success() && self.has_broken_off(rank) {
             self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
@@ -237,24 +244,33 @@ impl Shell<'_> {
         self.keepers.iter().find_map(|keeper| keeper.silent.clone())
     }
 
-    /// Says why the job has not come up when that ends it: some ranks have begun an MPI program and others have not, or the program can never be
-    /// saved as it is started, and will be no other one the next time.
+    /// Says who has not connected when that ends the job, and who waits for it.
     pub(super) fn tell_silent(&mut self, event: &job::Event) {
-        if !matches!(event, job::Event::Reported { report: FaultReport::StartTimedOut { .. }, .. }) {
+        let job::Event::Reported {
+            report: FaultReport::StartTimedOut { .. },
+            action: Some((_, Plan::Stop { .. })),
+        } = event
+        else {
             return;
-        }
+        };
         let timeout = self.plan.config.fault.start_timeout;
-        if let Some(ranks) = self.mpi.as_ref().and_then(|mpi| mpi.server().silent()) {
-            let words = format!("{ranks} did not call MPI_Init within {timeout:?} (--start-timeout)");
-            self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        } else if self.job.status().committed.is_none()
-            && let Some(why) = self.why_silent()
-        {
-            let words = format!("not all ranks came up within {timeout:?} (--start-timeout): {why}");
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
-            self.stop();
-        }
+        let those = |wanted: &dyn Fn(WirePhase) -> bool| {
+            let found = self.ranks.iter().filter(|(_, (phase, _))| wanted(*phase)).map(|(rank, _)| *rank);
+            Ranks(found.collect())
+        };
+        let missing = those(&|phase| phase == WirePhase::Spawning);
+        let waiting = those(&|phase| matches!(phase, WirePhase::Attached | WirePhase::Running));
+        let missing = if missing.0.is_empty() { &waiting } else { &missing };
+        let why = self.why_silent().map_or_else(String::new, |why| format!("; {why}"));
+        let words = if self.restoring.is_some() {
+            format!("{missing} did not come back within {timeout:?} (--start-timeout){why}")
+        } else {
+            let wait = if waiting.0.len() == 1 { "waits" } else { "wait" };
+            format!(
+                "{missing} did not open a session within {timeout:?} (--start-timeout), in which {waiting} {wait} for all ranks{why}"
+            )
+        };
+        self.verdict.get_or_insert(Verdict { words, exit_code: None });
     }
 
     /// What a rank's agent asks or tells the PMI server.

@@ -14,6 +14,7 @@ mod records;
 mod settings;
 mod spawned;
 mod unfinished;
+mod unsaved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,7 +24,7 @@ use std::time::Instant;
 use ckpt_glue::control::{Control, ControlKey, JobPhase};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::layout::{Layout, Share};
-use ckpt_glue::names::{GenerationId, NodeIndex, Party};
+use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
@@ -43,7 +44,7 @@ use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper, WirePhase};
-use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
+use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
 use keepers::Keepers;
 use mpi::MpiSide;
@@ -53,6 +54,7 @@ use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spawned::Spawned;
 use unfinished::Unfinished;
+use unsaved::Unsaved;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -121,6 +123,12 @@ struct Shell<'a> {
     unrestored: Option<(GenerationId, Rank, String)>,
     /// The last line of errors of each process that comes up in such a life.
     last_words: BTreeMap<Member, String>,
+    /// Why there are no checkpoints.
+    unsaved: Unsaved,
+    /// The first rank of the life that has ended otherwise than well.
+    failed: Option<(Rank, ExitStatus)>,
+    /// It has been said that there are no checkpoints because nobody has connected, and why, if that can be seen.
+    unconnected: Option<Option<String>>,
     /// Why the launcher has ended the job.
     verdict: Option<Verdict>,
     /// What the final report warns of.
@@ -148,11 +156,18 @@ pub(crate) fn run(
     let report = shell.run()?;
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
     let verdict = shell.verdict.take();
-    let verdict = verdict.or_else(|| shell.failed_after_all().filter(|_| report.ending == Ending::Finished));
-    let warnings = core::mem::take(&mut shell.warnings);
+    let verdict =
+        verdict.or_else(|| shell.failed_after_all(&report).filter(|_| report.ending == Ending::Finished));
+    let mut warnings = core::mem::take(&mut shell.warnings);
+    warnings.extend(shell.unsaved.warning());
+    if let Some(why) = shell.unconnected.take().filter(|_| report.commits == 0) {
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        warnings.push(format!("no checkpoint was taken, as no rank connected{why}"));
+    }
+    let (unsaved, failing) = (shell.unsaved.all(), shell.unsaved.failing().map(|failing| failing.reason));
     let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
     let copied = shell.copied;
-    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, warnings, copied, repairs })
+    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, unsaved, failing, warnings, copied, repairs })
 }
 
 /// Leaves something in the directory of copies that all nodes are to see. An object store has the same name everywhere, and a job begins without one that
@@ -188,6 +203,7 @@ impl<'a> Shell<'a> {
             layout: layout.clone(),
             beginning: plan.beginning,
             counter_last: plan.counter_last,
+            connects: false,
             sabotage: Sabotage::none(),
         };
         let started = Instant::now();
@@ -232,6 +248,9 @@ impl<'a> Shell<'a> {
             restoring: None,
             unrestored: None,
             last_words: BTreeMap::new(),
+            unsaved: Unsaved::default(),
+            failed: None,
+            unconnected: None,
             verdict: None,
             warnings: Vec::new(),
             over: None,
@@ -335,19 +354,43 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Whoever waits for the job to run hears from time to time how far it is.
+    /// Whoever waits for the job to run hears from time to time how far it is. A program that does not connect runs.
     fn tell_news(&mut self, now: Instant) {
         let status = self.job.status();
-        if !matches!(status.phase, JobPhase::Fencing | JobPhase::Deciding | JobPhase::Starting) {
+        let simply_runs = self.simply_runs();
+        let is_awaited = matches!(status.phase, JobPhase::Fencing | JobPhase::Deciding | JobPhase::Starting);
+        if !is_awaited || (simply_runs && (self.unconnected.is_some() || !self.plan.is_saved())) {
             self.news = None;
             return;
         }
         let due = *self.news.get_or_insert(now + NEWS_EVERY);
-        if due <= now {
-            self.news = Some(now + NEWS_EVERY);
-            let why = self.why_silent();
+        if due > now {
+            return;
+        }
+        self.news = Some(now + NEWS_EVERY);
+        let why = self.why_silent();
+        if simply_runs {
+            self.tell(&Notice::NotSavedYet { why: why.as_deref() });
+            self.unconnected = Some(why);
+        } else {
             self.tell(&Notice::NotRunningYet { status: &status, why: why.as_deref() });
         }
+    }
+
+    /// Whether nobody waits for the ranks of a new program to connect: each has its process, and none stands in a session, or in MPI_Init. What saves whole
+    /// processes waits for nobody.
+    fn simply_runs(&self) -> bool {
+        let status = self.job.status();
+        let waits = |phase: &WirePhase| match phase {
+            WirePhase::Spawning => false,
+            WirePhase::Attached | WirePhase::Running => self.plan.saves == Saves::Points,
+            WirePhase::Finalizing | WirePhase::Exited(_) | WirePhase::Dead => false,
+        };
+        let gone = self.ranks.values().filter(|(phase, _)| matches!(phase, WirePhase::Exited(_))).count();
+        status.phase == JobPhase::Starting
+            && self.restoring.is_none()
+            && self.processes.len() + gone >= status.ranks as usize
+            && !self.ranks.values().any(|(phase, _)| waits(phase))
     }
 
     fn now(&self) -> transport::Instant {
@@ -430,18 +473,26 @@ impl<'a> Shell<'a> {
                 self.collect(keep.life);
             }
             job::Output::Event(event) => {
-                self.requests.on_event(&event);
+                let unsaved = &self.unsaved;
+                self.requests.on_event(&event, |reason| unsaved.words(reason));
                 self.note_saved(&event);
                 if let job::Event::LifeBegun { decision, .. } = &event {
                     self.restoring = decision.restore;
+                    self.failed = None;
                     self.last_words.clear();
                     self.begin_pmi(*decision);
                 }
                 self.tell_silent(&event);
-                if matches!(event, job::Event::Checkpoint(CheckpointEvent::Abandoned { .. })) {
-                    self.decide_again();
+                if let job::Event::Checkpoint(event) = &event {
+                    self.note_unsaved(event);
+                    if matches!(event, CheckpointEvent::Abandoned { .. }) {
+                        self.decide_again();
+                    }
                 }
                 if matches!(event, job::Event::AllRunning { .. }) {
+                    if !self.processes.is_empty() {
+                        self.unconnected = None;
+                    }
                     self.store.ask(Task::Restored);
                     self.keep_settings();
                     self.start_worlds();

@@ -6,6 +6,7 @@ use std::time::Instant;
 use ckpt_glue::control::{
     Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
 };
+use ckpt_glue::job::FinalReport;
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::signal::Signal;
@@ -15,7 +16,8 @@ use super::super::limits::LOOK_AFTER;
 use super::super::notice::{MpiNotice, Notice};
 use super::super::wire::{Sealed, ToKeeper, WireMember};
 use super::super::{Plan, Saves, Verdict};
-use super::Shell;
+use super::{Shell, WirePhase};
+use crate::text;
 
 /// What a job of an MPI library has besides.
 #[derive(Debug)]
@@ -207,6 +209,13 @@ impl Shell<'_> {
         }
     }
 
+    /// Whether a rank has done its work: how it ends is no fault then.
+    pub(super) fn has_finished(&self, rank: Rank) -> bool {
+        let is_finalizing = self.ranks.get(&rank).is_some_and(|(phase, _)| *phase == WirePhase::Finalizing);
+        let of_mpi = self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_finished(Member::of_job(rank)));
+        is_finalizing || of_mpi
+    }
+
     /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has told what it had done in the lives
     /// before. The keeper, to which the agent has said nothing of that, sees only a process that has ended well.
     pub(super) fn has_broken_off(&self, rank: Rank) -> bool {
@@ -218,9 +227,22 @@ impl Shell<'_> {
     }
 
     /// What is wrong with a job whose ranks have all ended.
-    pub(super) fn failed_after_all(&self) -> Option<Verdict> {
-        let (rank, code) = self.mpi.as_ref()?.failed?;
-        Some(Verdict { words: format!("rank {rank} ended with exit code {code}"), exit_code: Some(code) })
+    pub(super) fn failed_after_all(&self, report: &FinalReport) -> Option<Verdict> {
+        let of_mpi = self.mpi.as_ref().and_then(|mpi| mpi.failed);
+        if let Some((rank, code)) = of_mpi {
+            let words = format!("rank {rank} ended with exit code {code}");
+            return Some(Verdict { words, exit_code: Some(code) });
+        }
+        let status = Some(report.status).filter(|status| !status.is_success())?;
+        // One that had ended when the job was saved is not known any more.
+        let who = self.failed.map_or_else(|| "a rank".to_owned(), |(rank, _)| format!("rank {rank}"));
+        let status = self.failed.map_or(status, |(_, status)| status);
+        let exit_code = match status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(number) => number.saturating_add(128),
+        };
+        let words = format!("{who} ended with {} after it had finished", text::status(status));
+        Some(Verdict { words, exit_code: Some(exit_code) })
     }
 
     /// Whether the launcher speaks for a rank: it is an MPI program, and has no agent that does.

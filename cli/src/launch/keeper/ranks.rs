@@ -345,6 +345,9 @@ impl Shell {
                     }
                     self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
                 }
+                Message::Unsaved { reason } => {
+                    self.tell(&FromKeeper::Unsaved { rank: rank.0, reason: reason.as_str().to_owned() });
+                }
                 Message::HandedOver { number, refused } => self.handed_over(rank, *number, refused.as_str()),
                 Message::RailOpened { .. } | Message::RailsMet { .. } | Message::RailLost { .. } => {
                     let control = self.seal(&control);
