@@ -43,6 +43,7 @@ mod collective;
 pub mod company;
 mod control;
 pub mod error;
+pub mod input;
 pub mod launch;
 pub mod limits;
 pub mod line;
