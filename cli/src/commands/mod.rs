@@ -21,6 +21,7 @@ pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod stdin;
 mod stopping;
 pub(crate) mod verify;
 

@@ -23,6 +23,8 @@ pub(crate) struct Progress {
     pub(crate) json: bool,
     /// Digits of the largest rank.
     pub(crate) width: usize,
+    /// Lines of the only rank have nothing in front.
+    is_bare: bool,
     printer: Printer,
     /// What was said to be in the way last: once is enough.
     said: Option<String>,
@@ -31,12 +33,23 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(ranks: u32, quiet: bool, json: bool) -> io::Result<Progress> {
         let width = ranks.saturating_sub(1).to_string().len();
-        Ok(Progress { quiet, json, width, printer: Printer::start()?, said: None })
+        Ok(Progress {
+            quiet,
+            json,
+            width,
+            is_bare: quiet && ranks == 1,
+            printer: Printer::start()?,
+            said: None,
+        })
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8]) {
         let (Member { world, rank: Rank(rank) }, width) = (member, self.width);
-        let head = if world == 0 { format!("[{rank:>width$}] ") } else { format!("[{world}:{rank}] ") };
+        let head = match world {
+            0 if self.is_bare => String::new(),
+            0 => format!("[{rank:>width$}] "),
+            _ => format!("[{world}:{rank}] "),
+        };
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(line);
         bytes.push(b'\n');
@@ -195,6 +208,11 @@ impl Observer for Progress {
                     self.said = Some(why.to_owned());
                 }
             }
+            Notice::InputFull { held } => self.warn(&format!(
+                "{} of standard input are kept for a rollback: no more is read before the next checkpoint is committed (--stdin-limit)",
+                text::bytes(*held)
+            )),
+            Notice::InputFailed { error } => self.warn(&format!("the ranks' standard input ends here: {error}")),
             Notice::Store { what, error } => self.warn(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Copy(notice) => self.copy_notice(at, notice),

@@ -154,6 +154,7 @@ pub(crate) fn prepare(arguments: &RestartArguments, purpose: Purpose) -> Result<
         flush,
         encryption,
         fetch: brought.and_then(|brought| brought.fetch),
+        input: arguments.stdin.plan(&file)?,
         purpose,
     };
     // What is for this run alone, or follows from where it runs, is not the job's.

@@ -27,6 +27,7 @@ use super::domains::When;
 use super::hosts::{self, HostArguments};
 use super::progress::Progress;
 use super::protection;
+use super::stdin;
 use super::{print_json, tell};
 use crate::arguments::{AuthArgument, CheckpointArguments, FaultAction, RunArguments, checkpoint_options};
 use crate::error::CliError;
@@ -62,6 +63,8 @@ pub(crate) mod setting {
     pub(crate) const GROUPS: &str = "groups";
     pub(crate) const ENCODE_BUDGET: &str = "encode-budget";
     pub(crate) const SHAPE: &str = "shape";
+    pub(crate) const STDIN: &str = "stdin";
+    pub(crate) const STDIN_LIMIT: &str = "stdin-limit";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -207,6 +210,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         flush,
         encryption,
         fetch: None,
+        input: arguments.stdin.plan(arguments.ranks, is_saved)?,
         purpose: Purpose::Run,
     };
     let place = make_place(&arguments, &plan)?;
@@ -599,6 +603,7 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         settings.extend(own.budget.shape.clone().map(|shape| (setting::SHAPE.to_owned(), shape)));
     }
     settings.extend(plan.flush.iter().flat_map(copies::settings));
+    settings.extend(stdin::settings(&plan.input));
     let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
     let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     JobFile {

@@ -280,6 +280,8 @@ impl Observer for Timeline {
             | Notice::RailReplaced { .. }
             | Notice::NotRunningYet { .. }
             | Notice::Copy(_)
+            | Notice::InputFull { .. }
+            | Notice::InputFailed { .. }
             | Notice::Repair { .. }
             | Notice::Mpi(_)
             | Notice::Over => {}

@@ -22,6 +22,12 @@ pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
+/// Bytes of standard input that a rank is given beyond those in its pipe, which holds 64 KiB. Whoever does not read gets no more.
+pub(crate) const INPUT_WINDOW_BYTES: u64 = 256 << 10;
+
+/// Time between two looks whether this process is in the foreground of the terminal that it is to read.
+pub(crate) const INPUT_LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Reads from a rank's output in a row, before others have their turn.
 pub(crate) const READS_MAX: usize = 4;
 

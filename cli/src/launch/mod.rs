@@ -17,6 +17,7 @@ mod coordinator;
 mod descriptors;
 mod flush;
 pub(crate) mod guard;
+pub(crate) mod input;
 pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod limits;
@@ -115,6 +116,8 @@ pub(crate) struct Plan {
     pub(crate) encryption: Option<Encryption>,
     /// The copy that nodes bring what they have lost from.
     pub(crate) fetch: Option<Fetch>,
+    /// What is done with standard input.
+    pub(crate) input: input::InputPlan,
     /// What keepers are started for.
     pub(crate) purpose: Purpose,
 }

@@ -47,6 +47,10 @@ pub(crate) enum Notice<'a> {
     Copy(CopyNotice<'a>),
     /// Something that only jobs of MPI libraries have.
     Mpi(MpiNotice<'a>),
+    /// So many bytes of standard input are kept for a rollback, and no more is read before the next commit.
+    InputFull { held: u64 },
+    /// Standard input cannot be read, or not be kept.
+    InputFailed { error: &'a str },
     /// A line that a process printed.
     Line { member: Member, channel: Channel, line: &'a [u8] },
     /// Nothing runs any more.

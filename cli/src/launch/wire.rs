@@ -247,6 +247,10 @@ pub(crate) enum ToKeeper {
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
     NoteFiles,
+    /// A life begins in which these ranks of the node read standard input, each from this byte on.
+    InputLife { life: WireLife, ranks: Vec<(u32, u64)> },
+    /// Bytes of standard input for a rank in a life, from this one on; `end`: nothing follows.
+    Input { rank: u32, life: WireLife, offset: u64, bytes: Vec<u8>, end: bool },
     /// Hand over all that has been printed until now, then answer with [`FromKeeper::Drained`].
     Drain { number: u64 },
     /// So many bytes of lines have been shown.
@@ -282,6 +286,8 @@ pub(crate) enum FromKeeper {
     PmiUnread { who: Who },
     /// A process has printed a line.
     Line { who: Who, is_error: bool, line: Vec<u8> },
+    /// Bytes of standard input up to this one are in a rank's pipe; `open`: it can have more.
+    InputTaken { rank: u32, life: WireLife, offset: u64, open: bool },
     /// A process of a rank exists.
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.

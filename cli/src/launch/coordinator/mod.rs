@@ -3,6 +3,7 @@
 mod asked;
 mod committing;
 mod copying;
+mod input;
 mod keepers;
 mod mpi;
 mod nodes;
@@ -45,6 +46,7 @@ use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
 use committing::Committing;
+use input::Input;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
@@ -61,6 +63,8 @@ enum Source {
     Requests(u64),
     Keeper(NodeIndex),
     Copies,
+    /// Standard input.
+    Input,
 }
 
 /// A rank's process that runs.
@@ -90,6 +94,7 @@ struct Shell<'a> {
     signals: SignalFd,
     store: StoreWorker,
     committing: Committing,
+    input: Option<Input>,
     flusher: Option<Flusher>,
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
@@ -211,6 +216,7 @@ impl<'a> Shell<'a> {
             signals,
             store,
             committing: Committing::default(),
+            input: Input::start(plan)?,
             copied: None,
             parts: None,
             parts_last: 0,
@@ -257,6 +263,11 @@ impl<'a> Shell<'a> {
             self.sources.insert(3, Source::Copies);
             watch(&self.epoll, flusher.bell(), 3)?;
             self.next_token = 4;
+        }
+        if let Some(input) = &self.input {
+            watch(&self.epoll, input.bell(), self.next_token)?;
+            self.sources.insert(self.next_token, Source::Input);
+            self.next_token += 1;
         }
         Ok(())
     }
@@ -415,6 +426,7 @@ impl<'a> Shell<'a> {
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
                 self.end_rounds_of_life();
+                self.end_input();
                 self.end_spawned();
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
@@ -430,6 +442,7 @@ impl<'a> Shell<'a> {
                     self.restoring = decision.restore;
                     self.last_words.clear();
                     self.begin_pmi(*decision);
+                    self.begin_input(decision);
                 }
                 self.tell_silent(&event);
                 if matches!(event, job::Event::Checkpoint(CheckpointEvent::Abandoned { .. })) {
@@ -461,6 +474,7 @@ impl<'a> Shell<'a> {
             Some(Source::Signals) => self.on_signals(),
             Some(Source::Store) => self.on_store(),
             Some(Source::Copies) => self.on_copies(),
+            Some(Source::Input) => self.on_input(),
             Some(Source::Requests(client)) => {
                 let client = *client;
                 self.on_request(token, client);

@@ -102,6 +102,9 @@ impl Shell<'_> {
                 self.break_off(who.into(), why.into());
             }
             FromKeeper::Line { who, is_error, line } => self.on_line(node, who.into(), is_error, &line),
+            FromKeeper::InputTaken { rank, life, offset, open } => {
+                self.on_input_taken(Rank(rank), life.into(), offset, open);
+            }
             FromKeeper::Spawned { rank, pid } => {
                 self.processes.insert(Rank(rank), Process { node, pid, nic: None });
                 self.tell(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });

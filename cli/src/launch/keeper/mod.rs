@@ -5,6 +5,7 @@
 
 mod copying;
 mod files;
+mod input;
 mod nodes;
 mod output;
 mod place;
@@ -14,7 +15,6 @@ mod silent;
 mod spawned;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -45,13 +45,13 @@ use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
-use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
-use super::{Plan, Saves, image_key, node_name, take_signals, watch};
+use super::{Saves, image_key, node_name, take_signals, watch};
 use copying::Copying;
 use nodes::OwnDirectory;
 use output::Outputs;
+pub(crate) use place::environment_for_others;
 use spawned::Spawned;
 
 /// What this node is to do for a job.
@@ -93,6 +93,8 @@ enum Source {
     Pmi(Member),
     /// What a process prints.
     Pipe,
+    /// Room for what a rank reads.
+    Input(Rank),
     /// The thread that works in the node's own directory.
     Disk,
     /// The node's protector.
@@ -141,6 +143,7 @@ struct Shell {
     has_mpi: bool,
     files: files::Files,
     outputs: Outputs,
+    inputs: input::Inputs,
     /// What the coordinator has been told of each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
@@ -378,6 +381,7 @@ impl Shell {
             has_mpi: begin.is_mpi,
             files: files::Files::default(),
             outputs: Outputs::default(),
+            inputs: input::Inputs::default(),
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
@@ -549,6 +553,7 @@ impl Shell {
                 self.on_pmi_socket(member, flags);
             }
             Some(Source::Pipe) => self.on_pipe(token),
+            Some(Source::Input(rank)) => self.write_input(*rank),
             Some(Source::Disk) => self.on_disk(),
             Some(Source::Copies) => self.on_copying(),
             Some(Source::Protector) => self.on_protector(),
@@ -624,6 +629,10 @@ impl Shell {
                 self.tell(&FromKeeper::Drained { number });
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
+            ToKeeper::InputLife { life, ranks } => self.on_input_life(life.into(), ranks),
+            ToKeeper::Input { rank, life, offset, bytes, end } => {
+                self.on_input(Rank(rank), life.into(), offset, &bytes, end);
+            }
             ToKeeper::Node { number, task } => self.on_node_task(number, task),
             ToKeeper::Copy(part) => self.on_copy(part),
             ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
@@ -671,21 +680,4 @@ impl Shell {
         self.leave_disk();
         self.copying = None;
     }
-}
-
-/// The environment of a launcher as ranks on another host get it: without what is its own, or belongs to its own host and session.
-pub(crate) fn environment_for_others(plan: &Plan) -> Vec<(OsString, OsString)> {
-    const OF_A_SESSION: [&str; 8] = [
-        "HOSTNAME",
-        "SSH_CLIENT",
-        "SSH_CONNECTION",
-        "SSH_TTY",
-        "SSH_AUTH_SOCK",
-        "XDG_RUNTIME_DIR",
-        "DISPLAY",
-        "DBUS_SESSION_BUS_ADDRESS",
-    ];
-    let is_own =
-        |name: &OsString| OF_A_SESSION.iter().any(|own| name == own) || withheld(plan).any(|own| name == own);
-    std::env::vars_os().filter(|(name, _)| !is_own(name)).collect()
 }

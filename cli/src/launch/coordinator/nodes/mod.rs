@@ -330,6 +330,7 @@ impl Shell<'_> {
 
     /// What is not kept has been removed from the job's directory.
     pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
+        self.forget_input(kept);
         if let Some(nodes) = &mut self.nodes {
             nodes.rebuilding.retain(kept);
         }
