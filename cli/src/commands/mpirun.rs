@@ -49,7 +49,7 @@ pub(crate) fn run(
         tell(format_args!("an Open MPI program ({library}): {path} runs its {} ranks", arguments.ranks));
     }
     let started = Instant::now();
-    let signals = take_signals()?;
+    let signals = take_signals(&[Signal::SIGUSR1])?;
     let job = Mpirun::start(&path, mpi, program, arguments)?;
     let (status, stopped) = job.supervise(&signals, arguments, json)?;
     let exit = match (stopped, status.code(), status.signal()) {

@@ -44,6 +44,12 @@ pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(20);
 /// Bytes of one output line of a program; a longer one is cut into several.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// Time after which the beginning of a line is shown, where somebody may wait for it: a prompt.
+pub(crate) const PART_AFTER: Duration = Duration::from_millis(40);
+
+/// Longest wait for keepers to say that their ranks stand still, before the launcher stops itself (Ctrl-Z).
+pub(crate) const SUSPEND_MAX: Duration = Duration::from_secs(1);
+
 /// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
 pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
 

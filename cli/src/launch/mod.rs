@@ -282,10 +282,10 @@ pub(crate) fn give_signals_back() {
 }
 
 /// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
-pub(crate) fn take_signals() -> io::Result<SignalFd> {
+pub(crate) fn take_signals(further: &[Signal]) -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
-        mask.add(signal);
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().chain(further) {
+        mask.add(*signal);
     }
     mask.thread_block()?;
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)

@@ -231,6 +231,12 @@ impl Group {
         }
     }
 
+    /// Stops it, or has it go on, with all processes that it started and that are still in its group.
+    pub(crate) fn signal(self, signal: Signal) {
+        // No such group: it has ended already.
+        let _ = killpg(self.pid, signal);
+    }
+
     /// Its own id, and that of the first process of its namespace, which is in a group of its own.
     pub(crate) fn pids(self) -> impl Iterator<Item = Pid> {
         core::iter::once(self.pid).chain(self.first)

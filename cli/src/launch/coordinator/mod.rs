@@ -13,6 +13,7 @@ mod rails;
 mod records;
 mod settings;
 mod spawned;
+mod suspending;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,7 @@ use nodes::Nodes;
 use parts::Parts;
 use rails::Wishes;
 use spawned::Spawned;
+use suspending::Suspension;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -82,6 +84,7 @@ struct Shell<'a> {
     control_key: ControlKey,
     layout: Layout,
     started: Instant,
+    suspension: Suspension,
     job: Job,
     keepers: Keepers,
     processes: BTreeMap<Rank, Process>,
@@ -180,7 +183,7 @@ impl<'a> Shell<'a> {
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
-        let signals = take_signals()?;
+        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP])?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
         let layout = layout(plan)?;
@@ -205,6 +208,7 @@ impl<'a> Shell<'a> {
             control_key: ControlKey::new(&key),
             layout,
             started,
+            suspension: Suspension::default(),
             job,
             keepers,
             processes: BTreeMap::new(),
@@ -275,7 +279,7 @@ impl<'a> Shell<'a> {
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), CliError> {
         let token = self.token();
         self.sources.insert(token, Source::Keeper(node));
-        self.keepers.start(node, self.plan, self.key, &self.epoll, token)
+        self.keepers.start(node, self.plan, (self.key, self.observer.shows_parts()), &self.epoll, token)
     }
 
     fn run(&mut self) -> Result<FinalReport, CliError> {
@@ -311,6 +315,7 @@ impl<'a> Shell<'a> {
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
             }
+            self.suspend_due(now);
             self.tell_news(now);
             self.tell_shown();
             self.commit_due(now);
@@ -357,7 +362,7 @@ impl<'a> Shell<'a> {
     }
 
     fn now(&self) -> transport::Instant {
-        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(self.suspension.running_for(self.started).as_nanos()).unwrap_or(u64::MAX);
         transport::Instant::from_nanos(nanos)
     }
 
@@ -373,6 +378,7 @@ impl<'a> Shell<'a> {
             self.observer.due(),
             self.over_until,
             self.news,
+            self.suspension.due(),
             room,
             look,
             self.committing.due(),
@@ -497,6 +503,7 @@ impl<'a> Shell<'a> {
                 Some(Signal::SIGUSR1) => {
                     self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
+                Some(Signal::SIGTSTP) => self.suspend(),
                 Some(_) => {
                     self.stops += 1;
                     self.stop();

@@ -13,6 +13,7 @@ mod pmi;
 mod ranks;
 mod silent;
 mod spawned;
+mod suspending;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -144,6 +145,7 @@ struct Shell {
     files: files::Files,
     outputs: Outputs,
     inputs: input::Inputs,
+    suspension: suspending::Suspension,
     /// What the coordinator has been told of each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
@@ -316,7 +318,7 @@ impl Shell {
         }
         let parts = || -> Result<_, crate::error::CliError> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
-            let signals = take_signals()?;
+            let signals = take_signals(&[Signal::SIGUSR1])?;
             watch(&epoll, signals.as_fd(), SIGNALS)?;
             watch(&epoll, link.from().as_fd(), LINK)?;
             let (storage, own) = match &begin.own {
@@ -380,8 +382,9 @@ impl Shell {
             spoken_for: BTreeSet::new(),
             has_mpi: begin.is_mpi,
             files: files::Files::default(),
-            outputs: Outputs::default(),
+            outputs: Outputs::new(begin.shows_parts),
             inputs: input::Inputs::default(),
+            suspension: suspending::Suspension::default(),
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
@@ -452,19 +455,22 @@ impl Shell {
                 self.keeper.handle_timeout(now);
             }
             self.look_at_silent();
+            self.hand_over_parts();
         }
     }
 
     fn now(&self) -> transport::Instant {
-        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(self.suspension.running_for(self.started).as_nanos()).unwrap_or(u64::MAX);
         transport::Instant::from_nanos(nanos)
     }
 
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let machine = self.keeper.poll_timeout().map(|due| due.since(now));
-        let silence = self.silence.due().map(|due| due.saturating_duration_since(Instant::now()));
-        super::epoll_timeout(machine.into_iter().chain(silence).min())
+        let others = self.silence.due().into_iter().chain(self.outputs.due());
+        let others = others.map(|due| due.saturating_duration_since(Instant::now()));
+        let machine = machine.filter(|_| !self.suspension.is_on());
+        super::epoll_timeout(machine.into_iter().chain(others).min())
     }
 
     fn tell(&mut self, message: &FromKeeper) {
@@ -629,6 +635,8 @@ impl Shell {
                 self.tell(&FromKeeper::Drained { number });
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
+            ToKeeper::Suspend => self.suspend(),
+            ToKeeper::Resume => self.resume(),
             ToKeeper::InputLife { life, ranks } => self.on_input_life(life.into(), ranks),
             ToKeeper::Input { rank, life, offset, bytes, end } => {
                 self.on_input(Rank(rank), life.into(), offset, &bytes, end);

@@ -159,6 +159,7 @@ impl Shell {
         self.watch_pipes(Member::of_job(rank), pipes)?;
         self.tell(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
         self.input_begins(rank);
+        self.suspend_new(rank);
         Ok(())
     }
 
