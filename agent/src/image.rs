@@ -11,8 +11,9 @@ use ckpt_glue::participant::Input;
 use drivers::shm::host;
 use endpoint::{Endpoint, EndpointError};
 use process::capture::{CaptureError, Captured, Outcome, Prepared, Sink};
-use process::declared::{Declared, Outside};
+use process::declared::{AtCut, Declared, Outside};
 use process::state::{self, Places, Unchanged};
+use session::input;
 use session::launch::Launch;
 use store::checksum::Checksum;
 use store::image::{Base, SectionSeal};
@@ -49,10 +50,18 @@ const OUTPUTS: [(&str, RawFd); 2] = [("stdout", libc::STDOUT_FILENO), ("stderr",
 /// The launcher's socket for an MPI library.
 const PMI: &str = "pmi";
 
+/// The job's standard input, and the count of what was given of it.
+const INPUT: &str = "stdin";
+const INPUT_COUNT: &str = "stdin count";
+
 /// What the launcher hands to every process that it starts.
 pub(crate) fn handed_in(line: RawFd) -> Vec<(String, RawFd)> {
     let pmi = launchers_socket().map(|number| (PMI, number));
-    OUTPUTS.into_iter().chain([(LINE, line)]).chain(pmi).map(|(name, fd)| (name.to_owned(), fd)).collect()
+    // Without an input of the job, the program finds its end; nothing is counted there.
+    let count = input::given().unwrap_or(libc::STDIN_FILENO);
+    let inputs = [(INPUT, libc::STDIN_FILENO), (INPUT_COUNT, count)];
+    let all = OUTPUTS.into_iter().chain(inputs).chain([(LINE, line)]).chain(pmi);
+    all.map(|(name, fd)| (name.to_owned(), fd)).collect()
 }
 
 /// An image whose pages are being written by a fork of this process.
@@ -69,6 +78,8 @@ struct Writing {
     freeze: Duration,
     dump: Duration,
     thaw: Duration,
+    /// What the program had read of the job's standard input.
+    input_read: Option<u64>,
     since: Instant,
     /// Of copies that are written here, so far.
     sum: PagesSum,
@@ -193,6 +204,7 @@ impl Images {
             Some((name.to_owned(), output.try_clone_to_owned().ok()?))
         };
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
+        input::adopt();
         let (line, pmi) = (line.as_raw_fd(), launchers_socket());
         let (choice, expected) = (Choice::new(), Duration::ZERO);
         Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, reason: None })
@@ -275,6 +287,7 @@ impl Images {
                     freeze,
                     dump,
                     thaw,
+                    input_read: input::noted(),
                     since,
                     sum: PagesSum(Checksum::new()),
                     due: since,
@@ -340,13 +353,16 @@ impl Images {
     fn declared(&self, system: &System) -> Declared {
         let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
         let rails = system.descriptors.iter().map(|number| ("the transport".to_owned(), *number));
+        let inputs = input::adopted().map(|(pipe, count)| [(INPUT, pipe), (INPUT_COUNT, count)]);
         Declared {
             handed_in: outputs
                 .chain([(LINE.to_owned(), self.line)])
+                .chain(inputs.into_iter().flatten().map(|(name, number)| (name.to_owned(), number)))
                 .chain(self.pmi.map(|number| (PMI.to_owned(), number)))
                 .collect(),
             remade: rails.collect(),
             outside: outside(),
+            at_cut: Some(AtCut(input::note)),
             ignored_memory: system
                 .mappings
                 .iter()
@@ -416,7 +432,7 @@ impl Images {
             return None;
         }
         let writing = self.writing.take()?;
-        let Writing { generation, since, freeze, dump, thaw, .. } = *writing;
+        let Writing { generation, since, freeze, dump, thaw, input_read, .. } = *writing;
         let epoch = generation.epoch;
         let pause = writing.captured.pause();
         match self.finish(*writing, copied) {
@@ -428,6 +444,7 @@ impl Images {
                     dump_ns: nanos(dump) + pause.state_ns + pause.memory_ns,
                     thaw_ns: nanos(thaw),
                     write_ns: total.saturating_sub(pause.total_ns),
+                    input_read,
                     ..CutStatistics::default()
                 };
                 Some(Input::Captured { epoch, digest, bytes, statistics })

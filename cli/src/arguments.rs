@@ -19,6 +19,7 @@ use crate::commands::copies::FlushArguments;
 use crate::commands::hosts::HostArguments;
 use crate::commands::key::KeyArgument;
 use crate::commands::protection::ProtectionArguments;
+use crate::commands::stdin::{StdinArguments, StdinChange};
 use crate::exit::Exit;
 use crate::launch::Addresses;
 use crate::mpi::MpiChoice;
@@ -318,7 +319,9 @@ pub(crate) struct RunArguments {
     /// Set a variable in the program's environment; may be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = environment_entry)]
     pub(crate) environment: Vec<(String, String)>,
-    /// Print only what the program prints, and errors
+    #[command(flatten)]
+    pub(crate) stdin: StdinArguments,
+    /// Print only what the program prints, and errors; lines of the only rank (-n 1) as they are, without its number in front
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Program and arguments
@@ -414,6 +417,8 @@ pub(crate) struct RestartArguments {
     /// Give ranks new ids in this run, although `run` was told otherwise: where no pid namespaces are to be had
     #[arg(long, conflicts_with = "pid_namespace")]
     pub(crate) no_pid_namespace: bool,
+    #[command(flatten)]
+    pub(crate) stdin: StdinChange,
     /// Print only what the program prints, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -182,6 +182,8 @@ pub(crate) enum CliError {
         crate::arguments::checkpoint_options!()
     )]
     NothingToEncrypt,
+    #[error("--stdin {rank}: there is no such rank among {ranks}; ranks are numbered from 0")]
+    NoSuchReader { rank: u32, ranks: u32 },
     #[error(
         "--encrypt needs a key: name it with --key-file or STILLWIRE_KEY (`openssl rand -hex 32` makes one)"
     )]
@@ -275,6 +277,7 @@ impl CliError {
             CliError::Damaged { .. } => Exit::Unverified,
             CliError::KeyOfNothing
             | CliError::NothingToEncrypt
+            | CliError::NoSuchReader { .. }
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing

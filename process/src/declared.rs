@@ -22,7 +22,21 @@ pub struct Declared {
     pub tracked_memory: Vec<Range<u64>>,
     /// In a pid namespace of its own: where processes outside of it are found.
     pub outside: Option<Outside>,
+    /// Called at the cut.
+    pub at_cut: Option<AtCut>,
 }
+
+/// Called while all other threads stand still, when descriptors are looked at: it must not allocate, nor take a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct AtCut(pub fn());
+
+impl PartialEq for AtCut {
+    fn eq(&self, other: &AtCut) -> bool {
+        core::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for AtCut {}
 
 /// Another view of the processes of this machine than the own `/proc`.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@ use transport::Epoch;
 use transport::config::STOPPED_MIN;
 use transport::port::Census;
 
+use crate::input;
 use crate::limits::{COPY_BYTES_PER_SECOND, DRAIN_MAX, PORT_ROOM_BYTES_MAX};
 use crate::message::{Message, Outcome};
 use crate::port_section;
@@ -141,6 +142,7 @@ pub(crate) fn capture(
         thaw_ns: nanos(thaw),
         write_ns: 0,
         messages,
+        input_read: input::look(),
     };
     Ok(Image { epoch, sections, statistics, cut: Instant::now() })
 }

@@ -53,7 +53,7 @@ pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at w
 
 /// What a launch record begins with.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 const HEAD_BYTES: usize = 14;
 const FIXED_BYTES: usize = 135;
 

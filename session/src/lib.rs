@@ -42,6 +42,7 @@ mod capture;
 mod collective;
 mod control;
 pub mod error;
+pub mod input;
 pub mod launch;
 pub mod limits;
 pub mod line;

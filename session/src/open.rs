@@ -27,7 +27,7 @@ use crate::nics::Nics;
 use crate::requests::SessionState;
 use crate::session::{Peers, Session};
 use crate::writer::ImageQueue;
-use crate::{control, writer};
+use crate::{control, input, writer};
 
 /// A process is one rank: its socket is taken once.
 static OPENED: AtomicBool = AtomicBool::new(false);
@@ -55,6 +55,7 @@ impl Session {
         core::hint::black_box(NATIVE_MARK);
         let mut stream = inherited_socket()?;
         let launch = Launch::read(&mut stream)?;
+        input::adopt();
         let identity = Identity { job: launch.job, life: launch.life, rank: launch.rank };
         let mut directory = open_directory(&launch)?;
         let restored = load(&launch, &mut directory)?;

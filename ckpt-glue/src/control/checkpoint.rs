@@ -164,9 +164,11 @@ pub struct CutStatistics {
     pub write_ns: u64,
     /// Messages found.
     pub messages: MessageStates,
+    /// Bytes of the job's standard input that the rank had read since the job began; `None`: it has none, or does not have it open.
+    pub input_read: Option<u64>,
 }
 
-wire_struct!(CutStatistics, 80, { stop_ns, freeze_ns, dump_ns, thaw_ns, write_ns, messages });
+wire_struct!(CutStatistics, 81, { stop_ns, freeze_ns, dump_ns, thaw_ns, write_ns, messages, input_read });
 
 impl CutStatistics {
     /// Nanoseconds for which the program stood.
@@ -207,7 +209,7 @@ pub struct ImageReport {
     pub statistics: CutStatistics,
 }
 
-wire_struct!(ImageReport, 101, { rank, digest, bytes, content, statistics });
+wire_struct!(ImageReport, 102, { rank, digest, bytes, content, statistics });
 
 /// Why a rank has no image of an epoch. It has raised its epoch all the same (R2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

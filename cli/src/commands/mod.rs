@@ -21,6 +21,7 @@ pub(crate) mod protection;
 pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
+pub(crate) mod stdin;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;

@@ -1,5 +1,6 @@
 //! `stillwire run` of an Open MPI program: its own mpirun, with the provider selected.
 
+use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -17,6 +18,7 @@ use super::{print_json, tell};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::launch::input::Readers;
 use crate::launch::key::{KEY_FILE_VARIABLE, KeyFile};
 use crate::launch::limits::{MPIRUN_END_MAX, OUTPUT_GRACE};
 use crate::launch::secrets::KEY_VARIABLE;
@@ -47,7 +49,7 @@ pub(crate) fn run(
         tell(format_args!("an Open MPI program ({library}): {path} runs its {} ranks", arguments.ranks));
     }
     let started = Instant::now();
-    let signals = take_signals()?;
+    let signals = take_signals(&[Signal::SIGUSR1])?;
     let job = Mpirun::start(&path, mpi, program, arguments)?;
     let (status, stopped) = job.supervise(&signals, arguments, json)?;
     let exit = match (stopped, status.code(), status.signal()) {
@@ -100,6 +102,9 @@ impl Mpirun {
         if !passed.iter().any(|name| name == KEY_FILE_VARIABLE) {
             passed.push(KEY_FILE_VARIABLE.to_owned());
         }
+        let readers = arguments.stdin.readers();
+        // In a group of its own it would be stopped when it reads a terminal.
+        let is_read = readers != Readers::None && !std::io::stdin().is_terminal();
         let mut command = Command::new(path);
         for (name, _) in std::env::vars_os().filter(|(name, _)| environment::is_foreign(name)) {
             command.env_remove(name);
@@ -107,11 +112,12 @@ impl Mpirun {
         command.env_remove(KEY_VARIABLE);
         command
             .args(options(mpi, path, arguments.ranks, &passed))
+            .args(["--stdin", &readers.to_string()])
             .args(&program.command)
             .current_dir(&program.directory)
             .envs(key.variable())
             .envs(program.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
+            .stdin(if is_read { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Ctrl-C reaches the launcher alone, which tells it.

@@ -82,6 +82,10 @@ impl Queue {
             for line in taken {
                 // Nobody may be there to read any more; the job goes on all the same.
                 let _ = open().write_all(&line);
+                if line.last() != Some(&b'\n') {
+                    // Standard output holds back what has no end; a prompt is waited for.
+                    let _ = open().flush();
+                }
                 left.fetch_sub(line.len(), Ordering::Relaxed);
             }
             let _ = open().flush();

@@ -1,6 +1,7 @@
 //! What `run` and `restart` print while the job runs.
 
-use std::io;
+use std::cell::Cell;
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use ckpt_glue::control::{FaultReport, JobPhase, JobStatus, Source};
@@ -25,6 +26,12 @@ pub(crate) struct Progress {
     pub(crate) json: bool,
     /// Digits of the largest rank.
     pub(crate) width: usize,
+    /// Lines of the only rank have nothing in front.
+    is_bare: bool,
+    /// Somebody looks at what is printed, and may wait for the beginning of a line.
+    is_watched: bool,
+    /// Whose line has begun on the terminal, and has no end yet.
+    begun: Cell<Option<(Member, Stream)>>,
     printer: Printer,
     /// What was said to be in the way last: once is enough.
     said: Option<String>,
@@ -49,6 +56,9 @@ impl Progress {
             quiet,
             json,
             width,
+            is_bare: quiet && ranks == 1,
+            is_watched: io::stdout().is_terminal() && !json,
+            begun: Cell::new(None),
             printer: Printer::start()?,
             said: None,
             start: None,
@@ -57,14 +67,33 @@ impl Progress {
         })
     }
 
-    fn line(&self, member: Member, channel: Channel, line: &[u8]) {
+    fn line(&self, member: Member, channel: Channel, line: &[u8], is_part: bool) {
+        let stream = if channel == Channel::Output && !self.json { Stream::Output } else { Stream::Error };
         let (Member { world, rank: Rank(rank) }, width) = (member, self.width);
-        let head = if world == 0 { format!("[{rank:>width$}] ") } else { format!("[{world}:{rank}] ") };
+        let goes_on = self.begun.get() == Some((member, stream));
+        if !goes_on {
+            self.end_line();
+        }
+        let head = match world {
+            _ if goes_on => String::new(),
+            0 if self.is_bare => String::new(),
+            0 => format!("[{rank:>width$}] "),
+            _ => format!("[{world}:{rank}] "),
+        };
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(line);
-        bytes.push(b'\n');
-        let stream = if channel == Channel::Output && !self.json { Stream::Output } else { Stream::Error };
+        if !is_part {
+            bytes.push(b'\n');
+        }
+        self.begun.set(is_part.then_some((member, stream)));
         self.printer.print(stream, bytes);
+    }
+
+    /// What is printed next begins a line, whoever has left one without an end. Of a job whose output is passed on as it is, nothing is added to it.
+    fn end_line(&self) {
+        if let Some((_, stream)) = self.begun.take().filter(|_| !self.is_bare) {
+            self.printer.print(stream, b"\n".to_vec());
+        }
     }
 
     fn say(&self, at: Duration, words: &str) {
@@ -74,6 +103,7 @@ impl Progress {
     }
 
     fn warn(&self, words: &str) {
+        self.end_line();
         self.printer.print(Stream::Error, format!("stillwire: {words}\n").into_bytes());
     }
 
@@ -242,17 +272,24 @@ impl Observer for Progress {
         self.printer.has_room()
     }
 
+    fn shows_parts(&self) -> bool {
+        self.is_bare || self.is_watched
+    }
+
     fn settle(&mut self, limit: Duration) {
         self.printer.settle(limit);
     }
 
     fn finish(&mut self, limit: Option<Duration>) -> bool {
+        self.end_line();
         self.printer.finish(limit)
     }
 
     fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
         match notice {
-            Notice::Line { member, channel, line } => self.line(*member, *channel, line),
+            Notice::Line { member, channel, line, is_part } => self.line(*member, *channel, line, *is_part),
+            Notice::Suspended => self.say(at, "the ranks stand still"),
+            Notice::Resumed => self.say(at, "the ranks go on"),
             Notice::Event(event) => self.event(at, event),
             Notice::NotSaved { epoch, source, words } => self.not_saved(at, *epoch, *source, words),
             Notice::NotSavedYet { why } => {
@@ -295,6 +332,11 @@ impl Observer for Progress {
             }
             Notice::Repair { words } => self.say(at, words),
             Notice::NotRunningYet { status, why } => self.not_running_yet(at, status, *why),
+            Notice::InputFull { held } => self.warn(&format!(
+                "{} of standard input are kept for a rollback: no more is read before the next checkpoint is committed (--stdin-limit)",
+                text::bytes(*held)
+            )),
+            Notice::InputFailed { error } => self.warn(&format!("the ranks' standard input ends here: {error}")),
             Notice::Store { what, error } => self.warn_again(at, STORE, what, error),
             Notice::Misbehaves { rank, reason } => self.warn(&format!("rank {rank} is ended: {reason}")),
             Notice::Copy(notice) => self.copy_notice(at, notice),

@@ -10,6 +10,7 @@ use super::print_json;
 use super::progress::Progress;
 use super::restart::prepare;
 use super::run::close;
+use super::stdin::StdinChange;
 use super::{say, tell};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
@@ -46,6 +47,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         nic: NicArgument::default(),
         pid_namespace: false,
         no_pid_namespace: false,
+        stdin: StdinChange::default(),
         quiet: quiet || json,
     };
     let (plan, place) = prepare(&restart, Purpose::Repair)?;

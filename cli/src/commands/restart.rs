@@ -158,6 +158,7 @@ pub(crate) fn prepare(
         flush,
         encryption,
         fetch: brought.and_then(|brought| brought.fetch),
+        input: arguments.stdin.plan(&file)?,
         purpose,
     };
     // What is for this run alone, or follows from where it runs, is not the job's.

@@ -23,6 +23,7 @@ use super::hosts::{self, HostArguments};
 use super::outcome::{exit_of, summarize};
 use super::progress::Progress;
 use super::protection;
+use super::stdin;
 use super::{print_json, tell};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
@@ -62,6 +63,8 @@ pub(crate) mod setting {
     pub(crate) const GROUPS: &str = "groups";
     pub(crate) const ENCODE_BUDGET: &str = "encode-budget";
     pub(crate) const SHAPE: &str = "shape";
+    pub(crate) const STDIN: &str = "stdin";
+    pub(crate) const STDIN_LIMIT: &str = "stdin-limit";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -188,6 +191,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         flush,
         encryption,
         fetch: None,
+        input: arguments.stdin.plan(arguments.ranks, is_saved)?,
         purpose: Purpose::Run,
     };
     let place = make_run_directory(&arguments, &plan)?;
@@ -503,6 +507,7 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         settings.extend(own.budget.shape.clone().map(|shape| (setting::SHAPE.to_owned(), shape)));
     }
     settings.extend(plan.flush.iter().flat_map(copies::settings));
+    settings.extend(stdin::settings(&plan.input));
     let bytes = |text: &std::ffi::OsStr| text.as_bytes().to_vec();
     let entry = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     JobFile {

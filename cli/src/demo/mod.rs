@@ -22,6 +22,7 @@ use crate::commands::print_json;
 use crate::commands::run::{create_job, equip, fresh_job, temporary_directory};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::launch::input::InputPlan;
 use crate::launch::registry::Registration;
 use crate::launch::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
 use crate::mpi::replacement::MpiFrom;
@@ -159,6 +160,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         flush: None,
         encryption: None,
         fetch: None,
+        input: InputPlan::NONE,
         job_file: Vec::new(),
         purpose: Purpose::Run,
     })

@@ -259,12 +259,15 @@ impl Observer for Timeline {
             Notice::Event(event) => self.on_event(event),
             Notice::Spawned { rank, pid, .. } => drop(self.pids.insert(*rank, *pid)),
             Notice::Ended { rank, .. } => drop(self.pids.remove(rank)),
-            Notice::Line { member: Member { world: 0, rank: Rank(0) }, channel: Channel::Output, line } => {
-                match serde_json::from_slice::<Outcome>(line) {
-                    Ok(outcome) => self.summary.outcome = Some(outcome),
-                    Err(_) => self.say(&String::from_utf8_lossy(line)),
-                }
-            }
+            Notice::Line {
+                member: Member { world: 0, rank: Rank(0) },
+                channel: Channel::Output,
+                line,
+                ..
+            } => match serde_json::from_slice::<Outcome>(line) {
+                Ok(outcome) => self.summary.outcome = Some(outcome),
+                Err(_) => self.say(&String::from_utf8_lossy(line)),
+            },
             Notice::Line { member: Member { rank, .. }, line, .. } => {
                 self.say(&format!("[{rank}] {}", String::from_utf8_lossy(line)))
             }
@@ -282,6 +285,10 @@ impl Observer for Timeline {
             | Notice::NotSavedYet { .. }
             | Notice::NotSaved { .. }
             | Notice::Copy(_)
+            | Notice::InputFull { .. }
+            | Notice::Suspended
+            | Notice::Resumed
+            | Notice::InputFailed { .. }
             | Notice::Repair { .. }
             | Notice::Mpi(_)
             | Notice::Over => {}

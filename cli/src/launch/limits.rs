@@ -26,6 +26,12 @@ pub(crate) const UNFINISHED_MAX: Duration = Duration::from_secs(10);
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
+/// Bytes of standard input that a rank is given beyond those in its pipe, which holds 64 KiB. Whoever does not read gets no more.
+pub(crate) const INPUT_WINDOW_BYTES: u64 = 256 << 10;
+
+/// Time between two looks whether this process is in the foreground of the terminal that it is to read.
+pub(crate) const INPUT_LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Reads from a rank's output in a row, before others have their turn.
 pub(crate) const READS_MAX: usize = 4;
 
@@ -41,6 +47,12 @@ pub(crate) const ROOM_EVERY: Duration = Duration::from_millis(20);
 
 /// Bytes of one output line of a program; a longer one is cut into several.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Time after which the beginning of a line is shown, where somebody may wait for it: a prompt.
+pub(crate) const PART_AFTER: Duration = Duration::from_millis(40);
+
+/// Longest wait for keepers to say that their ranks stand still, before the launcher stops itself (Ctrl-Z).
+pub(crate) const SUSPEND_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
 pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;

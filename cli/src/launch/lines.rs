@@ -1,4 +1,4 @@
-//! What ranks print, line by line.
+//! What ranks print, line by line, or as it comes.
 
 use std::os::fd::OwnedFd;
 
@@ -19,11 +19,23 @@ pub(crate) enum Channel {
 pub(crate) struct LineReader {
     pipe: OwnedFd,
     held: Vec<u8>,
+    /// Lines are handed out with their ends, and what has none yet can be had without waiting for it.
+    is_bare: bool,
 }
 
 impl LineReader {
     pub(crate) fn new(pipe: OwnedFd) -> LineReader {
-        LineReader { pipe, held: Vec::new() }
+        LineReader { pipe, held: Vec::new(), is_bare: false }
+    }
+
+    /// One that hands out lines with their ends, and at the end, or on demand, what has none.
+    pub(crate) fn bare(pipe: OwnedFd) -> LineReader {
+        LineReader { is_bare: true, ..LineReader::new(pipe) }
+    }
+
+    /// Whether a line has begun that [`LineReader::finish`] would hand out as it is.
+    pub(crate) fn has_part(&self) -> bool {
+        self.is_bare && !self.held.is_empty()
     }
 
     pub(crate) fn pipe(&self) -> &OwnedFd {
@@ -73,7 +85,7 @@ impl LineReader {
     fn give(&mut self, each: &mut dyn FnMut(&[u8])) {
         let mut from = 0;
         while let Some(length) = self.held[from..].iter().position(|byte| *byte == b'\n') {
-            each(&self.held[from..from + length]);
+            each(&self.held[from..from + length + usize::from(self.is_bare)]);
             from += length + 1;
         }
         self.held.drain(..from);
@@ -107,6 +119,22 @@ mod tests {
         assert_eq!(lines(&mut reader), (vec!["two".to_owned(), String::new()], true));
         drop(to);
         assert_eq!(lines(&mut reader), (vec!["three".to_owned()], false));
+    }
+
+    #[test]
+    fn a_bare_reader_hands_out_every_byte_as_it_came() {
+        let (from, to) = pipe().unwrap();
+        fcntl(&from, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let mut reader = LineReader::bare(from);
+        write(&to, b"one\n\nprompt> ").unwrap();
+        assert_eq!(lines(&mut reader), (vec!["one\n".to_owned(), "\n".to_owned()], true));
+        assert!(reader.has_part());
+        let mut part = Vec::new();
+        reader.finish(&mut |bytes| part.extend_from_slice(bytes));
+        assert_eq!((part.as_slice(), reader.has_part()), (&b"prompt> "[..], false));
+        write(&to, b"answer\nrest").unwrap();
+        drop(to);
+        assert_eq!(lines(&mut reader), (vec!["answer\n".to_owned(), "rest".to_owned()], false));
     }
 
     #[test]

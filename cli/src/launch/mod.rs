@@ -17,6 +17,7 @@ mod coordinator;
 mod descriptors;
 mod flush;
 pub(crate) mod guard;
+pub(crate) mod input;
 pub(crate) mod keeper;
 pub(crate) mod key;
 pub(crate) mod limits;
@@ -120,6 +121,8 @@ pub(crate) struct Plan {
     pub(crate) encryption: Option<Encryption>,
     /// The copy that nodes bring what they have lost from.
     pub(crate) fetch: Option<Fetch>,
+    /// What is done with standard input.
+    pub(crate) input: input::InputPlan,
     /// What keepers are started for.
     pub(crate) purpose: Purpose,
 }
@@ -293,10 +296,10 @@ pub(crate) fn give_signals_back() {
 }
 
 /// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
-pub(crate) fn take_signals() -> io::Result<SignalFd> {
+pub(crate) fn take_signals(further: &[Signal]) -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1] {
-        mask.add(signal);
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().chain(further) {
+        mask.add(*signal);
     }
     mask.thread_block()?;
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)

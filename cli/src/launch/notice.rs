@@ -20,39 +20,98 @@ pub(crate) enum Notice<'a> {
     /// What the coordinator says.
     Event(&'a Event),
     /// A process exists.
-    Spawned { rank: Rank, pid: Pid },
+    Spawned {
+        rank: Rank,
+        pid: Pid,
+    },
     /// A process could not be started.
-    NotSpawned { rank: Rank, problem: &'a str },
+    NotSpawned {
+        rank: Rank,
+        problem: &'a str,
+    },
     /// A process has ended. `has_finished`: as it may, and no fault is reported, however it has.
-    Ended { rank: Rank, status: ExitStatus, has_finished: bool },
+    Ended {
+        rank: Rank,
+        status: ExitStatus,
+        has_finished: bool,
+    },
     /// A generation that is newer than the one that will be restored, and why it cannot be.
-    Damaged { generation: GenerationId, damages: &'a [Damage] },
+    Damaged {
+        generation: GenerationId,
+        damages: &'a [Damage],
+    },
     /// A generation that cannot be restored from what the nodes have, and why.
-    Lost { generation: GenerationId, why: &'a str },
+    Lost {
+        generation: GenerationId,
+        why: &'a str,
+    },
     /// What nodes have lost is rebuilt.
-    Repair { words: &'a str },
+    Repair {
+        words: &'a str,
+    },
     /// A record could not be written, or the store not be read.
-    Store { what: &'a str, error: &'a str },
+    Store {
+        what: &'a str,
+        error: &'a str,
+    },
     /// A node's keeper is gone, or of no use, and why.
-    KeeperLost { host: &'a str, why: &'a str },
+    KeeperLost {
+        host: &'a str,
+        why: &'a str,
+    },
     /// The job has not come up for a while, how far it is, and what is in the way.
-    NotRunningYet { status: &'a JobStatus, why: Option<&'a str> },
+    NotRunningYet {
+        status: &'a JobStatus,
+        why: Option<&'a str>,
+    },
     /// Nobody has connected yet, so there are no checkpoints, which somebody wants; and why, if that can be seen.
-    NotSavedYet { why: Option<&'a str> },
+    NotSavedYet {
+        why: Option<&'a str>,
+    },
     /// A checkpoint has failed, and why.
-    NotSaved { epoch: Epoch, source: Source, words: &'a str },
+    NotSaved {
+        epoch: Epoch,
+        source: Source,
+        words: &'a str,
+    },
     /// A rank sent what no rank sends, or does not read: it is ended.
-    Misbehaves { rank: Rank, reason: String },
+    Misbehaves {
+        rank: Rank,
+        reason: String,
+    },
     /// A rank's rail over this NIC has died, and its address with it. Whether all can go on over another one.
-    RailLost { rank: Rank, nic: &'a str, is_possible: bool },
+    RailLost {
+        rank: Rank,
+        nic: &'a str,
+        is_possible: bool,
+    },
     /// All have, or why not.
-    RailReplaced { nic: &'a str, refused: Option<&'a str> },
+    RailReplaced {
+        nic: &'a str,
+        refused: Option<&'a str>,
+    },
     /// Something about copies outside the nodes.
     Copy(CopyNotice<'a>),
     /// Something that only jobs of MPI libraries have.
     Mpi(MpiNotice<'a>),
-    /// A line that a process printed.
-    Line { member: Member, channel: Channel, line: &'a [u8] },
+    /// So many bytes of standard input are kept for a rollback, and no more is read before the next commit.
+    InputFull {
+        held: u64,
+    },
+    /// Standard input cannot be read, or not be kept.
+    InputFailed {
+        error: &'a str,
+    },
+    /// A line that a process printed; `is_part`: a piece of one whose end has not come.
+    Line {
+        member: Member,
+        channel: Channel,
+        line: &'a [u8],
+        is_part: bool,
+    },
+    /// All ranks stand still, and go on, because a shell wants it.
+    Suspended,
+    Resumed,
     /// Nothing runs any more.
     Over,
 }
@@ -113,6 +172,11 @@ pub(crate) trait Observer {
     /// Whether it has room for more lines of the ranks. While it has none, nobody reads what they print.
     fn takes_lines(&self) -> bool {
         true
+    }
+
+    /// Whether the beginning of a line is shown before its end has come.
+    fn shows_parts(&self) -> bool {
+        false
     }
 
     /// Waits for a moment until the lines of the ranks have been shown, if somebody reads.

@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
+use session::input::INPUT_VARIABLE;
 use session::launch::{Launch, SOCKET_VARIABLE};
 use session::parent_job::PARENT_JOB_VARIABLE;
 use transport::Life;
@@ -141,6 +142,22 @@ pub(crate) struct Process {
     waiting: Vec<u8>,
 }
 
+/// Standard input of a rank that reads the job's.
+#[derive(Debug)]
+pub(crate) struct Stdin {
+    pub(crate) pipe: OwnedFd,
+    /// What was written into it, as [`session::input`] has it.
+    pub(crate) count: OwnedFd,
+}
+
+/// A rank's ends of what it shares with the keeper, besides the socket of control messages.
+#[derive(Debug)]
+pub(crate) struct RankEnds {
+    pub(crate) pmi: UnixStream,
+    /// `None`: nothing is to be read there.
+    pub(crate) stdin: Option<Stdin>,
+}
+
 /// The pipes that carry what a process prints.
 #[derive(Debug)]
 pub(crate) struct Pipes {
@@ -181,7 +198,7 @@ impl Group {
     ) -> io::Result<(Group, Pipes)> {
         let mut command = command(program, &spec);
         command.env(pmi::SPAWNED_VARIABLE, "1").env_remove(SOCKET_VARIABLE);
-        prepare_child(&mut command, [spec.pmi.as_raw_fd(); 2], descriptors);
+        prepare_child(&mut command, [spec.pmi.as_raw_fd(); 3], descriptors);
         Group::start(&mut command, None)
     }
 
@@ -214,6 +231,12 @@ impl Group {
             // And with it all that has left the group.
             let _ = kill(first, Signal::SIGKILL);
         }
+    }
+
+    /// Stops it, or has it go on, with all processes that it started and that are still in its group.
+    pub(crate) fn signal(self, signal: Signal) {
+        // No such group: it has ended already.
+        let _ = killpg(self.pid, signal);
     }
 
     /// Its own id, and that of the first process of its namespace, which is in a group of its own.
@@ -259,6 +282,7 @@ fn command(program: &Program, spec: &SpawnSpec) -> Command {
         // Of a rank in which this launcher runs.
         .env_remove(agent::PMI_LAUNCHERS_VARIABLE)
         .env_remove(agent::IDS_VARIABLE)
+        .env_remove(INPUT_VARIABLE)
         .env(pmi::RANK_VARIABLE, &rank)
         .env(pmi::SIZE_VARIABLE, &ranks)
         .env(pmi::LOCAL_RANK_VARIABLE, spec.local.to_string())
@@ -272,12 +296,12 @@ fn command(program: &Program, spec: &SpawnSpec) -> Command {
 }
 
 impl Process {
-    /// Starts a rank, which is the how-manieth of how many on this host. `pmi`: its end of the socket over which programs of MPI libraries find each other; `key`: the job's, for their provider.
+    /// Starts a rank, which is the how-manieth of how many on this host. `key`: the job's, for the provider of programs of MPI libraries.
     pub(crate) fn spawn(
         program: &Program,
         launch: &Launch,
         (local, locals): (u32, u32),
-        pmi: UnixStream,
+        RankEnds { pmi, stdin }: RankEnds,
         key: &KeyFile,
         descriptors: Descriptors,
         pid_namespace: Option<PidNamespace<'_>>,
@@ -294,7 +318,14 @@ impl Process {
         if pid_namespace.is_some_and(|pid_namespace| matches!(pid_namespace.wanted, Wanted::Saved { .. })) {
             command.env(agent::IDS_VARIABLE, agent::IDS_KEPT);
         }
-        prepare_child(&mut command, [theirs.as_raw_fd(), spec.pmi.as_raw_fd()], descriptors);
+        let mut inherited = [theirs.as_raw_fd(), spec.pmi.as_raw_fd(), spec.pmi.as_raw_fd()];
+        // Open until the process has it.
+        let _count = stdin.map(|Stdin { pipe, count }| {
+            inherited[2] = count.as_raw_fd();
+            command.stdin(pipe).env(INPUT_VARIABLE, count.as_raw_fd().to_string());
+            count
+        });
+        prepare_child(&mut command, inherited, descriptors);
         let put = |pid_namespace: PidNamespace<'_>| {
             pid_namespace.namespaces.put(&mut command, pid_namespace.wanted, key.number())
         };
@@ -374,7 +405,7 @@ impl Process {
     }
 }
 
-fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descriptors) {
+fn prepare_child(command: &mut Command, inherited: [i32; 3], descriptors: Descriptors) {
     end_with_launcher(command, Signal::SIGKILL);
     // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls (close_range,
     // fcntl, setrlimit) without allocation or locks, and the closure captures integers.
@@ -382,8 +413,8 @@ fn prepare_child(command: &mut Command, sockets: [i32; 2], descriptors: Descript
         command.pre_exec(move || {
             // Whatever the launcher itself was given: a program that is to be saved holds nothing that it does not know of.
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-            for socket in sockets {
-                let fd = std::os::fd::BorrowedFd::borrow_raw(socket);
+            for number in inherited {
+                let fd = std::os::fd::BorrowedFd::borrow_raw(number);
                 nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
             }
             descriptors::restore(descriptors)?;

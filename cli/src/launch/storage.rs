@@ -15,6 +15,7 @@ use store::{
 };
 use transport::Life;
 
+use super::input::positions::{self, Positions};
 use super::limits::GENERATIONS_TOLD_MAX;
 use super::nodes::NO_NODE;
 use super::setting;
@@ -50,6 +51,8 @@ pub(crate) enum Task {
     Commit {
         generation: glue::GenerationId,
         images: Vec<ImageReport>,
+        /// What ranks had read of standard input, if somebody may need to know.
+        positions: Option<Positions>,
     },
     /// Remove old generations, but for those that are being copied.
     Collect {
@@ -202,7 +205,9 @@ impl Disk {
                 }
                 Done::Noted
             }
-            Task::Commit { generation, images } => self.commit(generation, &images),
+            Task::Commit { generation, images, positions } => {
+                self.commit(generation, &images, positions.as_ref())
+            }
             Task::Collect { life, keep, in_use } => match self.directory.collect(life, keep, &in_use) {
                 Ok(report) => Done::Collected { life, kept: report.kept },
                 Err(error) => Done::NotCollected(error),
@@ -284,7 +289,12 @@ impl Disk {
         Ok(records)
     }
 
-    fn commit(&mut self, generation: glue::GenerationId, images: &[ImageReport]) -> Done {
+    fn commit(
+        &mut self,
+        generation: glue::GenerationId,
+        images: &[ImageReport],
+        positions: Option<&Positions>,
+    ) -> Done {
         let id = convert::to_store(generation);
         if id.life.counter < self.refuse_below {
             let life = Life { counter: self.refuse_below, nonce: 0 };
@@ -304,6 +314,13 @@ impl Disk {
             nodes: self.hosts.clone(),
             images: images.iter().map(claim).collect(),
         };
+        if let Some(Err(error)) =
+            positions.map(|positions| positions::write(self.directory.storage().root(), id, positions))
+        {
+            let (path, errno) = ("input".to_owned(), error.raw_os_error().unwrap_or(Errno::EIO as i32));
+            let error = StorageError::Io { operation: store::storage::Operation::Create, path, errno }.into();
+            return Done::NotCommitted { generation, errno: errno.cast_unsigned(), error };
+        }
         let begun = if self.is_alone { self.directory.begin_generation(id) } else { Ok(()) };
         match begun.and_then(|()| self.directory.commit(&request)) {
             Ok(manifest) => Done::Committed(Box::new(manifest)),

@@ -206,6 +206,8 @@ pub(crate) struct Begin {
     pub(crate) keeps_ids: bool,
     /// The key with which images are encrypted, if they are.
     pub(crate) encryption: Option<WireKey>,
+    /// The beginning of a line is handed over without waiting for its end.
+    pub(crate) shows_parts: bool,
 }
 
 /// A program that ranks spawn.
@@ -252,6 +254,14 @@ pub(crate) enum ToKeeper {
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
     NoteFiles,
+    /// A life begins in which these ranks of the node read standard input, each from this byte on.
+    InputLife { life: WireLife, ranks: Vec<(u32, u64)> },
+    /// Bytes of standard input for a rank in a life, from this one on; `end`: nothing follows.
+    Input { rank: u32, life: WireLife, offset: u64, bytes: Vec<u8>, end: bool },
+    /// Stop all ranks, and time; answered by [`FromKeeper::Suspended`].
+    Suspend,
+    /// They go on.
+    Resume,
     /// Hand over all that has been printed until now, then answer with [`FromKeeper::Drained`].
     Drain { number: u64 },
     /// So many bytes of lines have been shown.
@@ -285,8 +295,12 @@ pub(crate) enum FromKeeper {
     PmiBytes { who: WireMember, bytes: Vec<u8> },
     /// A process does not read what the PMI server answers.
     PmiUnread { who: WireMember },
-    /// A process has printed a line.
-    Line { who: WireMember, is_error: bool, line: Vec<u8> },
+    /// A process has printed a line; `is_part`: a piece of one whose end has not come.
+    Line { who: WireMember, is_error: bool, line: Vec<u8>, is_part: bool },
+    /// To [`ToKeeper::Suspend`]: the ranks of the node stand still.
+    Suspended,
+    /// Bytes of standard input up to this one are in a rank's pipe; `open`: it can have more.
+    InputTaken { rank: u32, life: WireLife, offset: u64, open: bool },
     /// A process of a rank exists.
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.

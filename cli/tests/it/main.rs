@@ -44,7 +44,9 @@ mod secrets;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 mod slow;
+mod stdin;
 mod support;
+mod terminal;
 mod timelimit;
 mod unfinished;
 mod versions;

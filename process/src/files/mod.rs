@@ -26,7 +26,7 @@ pub use other::{connected_to, refusals_of, trackers_of};
 pub use refusal::Refusal;
 pub use remake::{Changed, Given, Grown, Policy, Remade, RemakeError, remake};
 
-use crate::declared::Declared;
+use crate::declared::{AtCut, Declared};
 use crate::state::Files;
 use facts::{Capacity, Declaration, Facts, Kind, Known};
 use judge::Context;
@@ -162,6 +162,9 @@ impl Prepared {
     /// May be called again.
     pub fn look(&mut self) -> Result<(), Fault> {
         let known = Known { declared: &self.numbers, mapped: &self.mapped, with_content: true };
+        if let Some(AtCut(call)) = self.declared.at_cut {
+            call();
+        }
         self.facts.gather(&known)
     }
 

@@ -149,6 +149,7 @@ impl<'a> Numbers<'a> {
             thaw_ns: self.long(),
             write_ns: self.long(),
             messages,
+            input_read: self.some(Self::long),
         };
         let content = match self.below(3) {
             0 => ImageContent::Commanded,

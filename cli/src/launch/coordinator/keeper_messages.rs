@@ -103,7 +103,13 @@ impl Shell<'_> {
                 let why = "it asks the launcher's PMI server and does not read the answers";
                 self.break_off(who.into(), why.into());
             }
-            FromKeeper::Line { who, is_error, line } => self.on_line(node, who.into(), is_error, &line),
+            FromKeeper::Line { who, is_error, line, is_part } => {
+                self.on_line(node, who.into(), is_error, (&line, is_part));
+            }
+            FromKeeper::Suspended => self.on_suspended(node),
+            FromKeeper::InputTaken { rank, life, offset, open } => {
+                self.on_input_taken(Rank(rank), life.into(), offset, open);
+            }
             FromKeeper::Spawned { rank, pid } => {
                 self.processes.insert(Rank(rank), Process { node, pid, nic: None });
                 self.tell(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });

@@ -126,7 +126,7 @@ impl Keepers {
         &mut self,
         node: NodeIndex,
         plan: &Plan,
-        key: [u8; 16],
+        (key, shows_parts): ([u8; 16], bool),
         epoll: &Epoll,
         token: u64,
     ) -> Result<(), CliError> {
@@ -147,7 +147,8 @@ impl Keepers {
         let pipe = |fd: OwnedFd| non_blocking(fd).map_err(failed);
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
         watch(epoll, link.from().as_fd(), token).map_err(failed)?;
-        let begin = begin(plan, place, node, key, core::mem::replace(&mut keeper.again, true));
+        let again = core::mem::replace(&mut keeper.again, true);
+        let begin = Begin { shows_parts, ..begin(plan, place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
         keeper.running = Some(Running { child, link, token, watches_room: false });
@@ -281,5 +282,6 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
             .as_ref()
             .and_then(|encryption| encryption.key.as_ref())
             .map(WireKey::from),
+        shows_parts: false,
     }
 }

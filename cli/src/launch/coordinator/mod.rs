@@ -2,6 +2,7 @@
 
 mod client_requests;
 mod generation_copies;
+mod input;
 mod keeper_messages;
 mod keepers;
 mod mpi;
@@ -13,6 +14,7 @@ mod rail_changes;
 mod records;
 mod settings;
 mod spawned;
+mod suspension;
 mod unfinished;
 mod unsaved;
 
@@ -46,6 +48,7 @@ use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
+use input::Input;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
@@ -53,6 +56,7 @@ use parts::Parts;
 use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spawned::Spawned;
+use suspension::Suspension;
 use unfinished::Unfinished;
 use unsaved::Unsaved;
 
@@ -65,6 +69,8 @@ enum Source {
     Requests(u64),
     Keeper(NodeIndex),
     Copies,
+    /// Standard input.
+    Input,
 }
 
 /// A rank's process that runs.
@@ -82,6 +88,7 @@ struct Shell<'a> {
     control_key: ControlKey,
     layout: Layout,
     started: Instant,
+    suspension: Suspension,
     job: Job,
     keepers: Keepers,
     processes: BTreeMap<Rank, Process>,
@@ -95,6 +102,7 @@ struct Shell<'a> {
     signals: SignalFd,
     store: StoreWorker,
     pending_commit: PendingCommit,
+    input: Option<Input>,
     flusher: Option<Flusher>,
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
@@ -193,7 +201,7 @@ impl<'a> Shell<'a> {
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
-        let signals = take_signals()?;
+        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP])?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
         let layout = layout(plan)?;
@@ -219,6 +227,7 @@ impl<'a> Shell<'a> {
             control_key: ControlKey::new(&key),
             layout,
             started,
+            suspension: Suspension::default(),
             job,
             keepers,
             processes: BTreeMap::new(),
@@ -231,6 +240,7 @@ impl<'a> Shell<'a> {
             signals,
             store,
             pending_commit: PendingCommit::default(),
+            input: Input::start(plan)?,
             copied: None,
             parts: None,
             parts_last: 0,
@@ -281,13 +291,18 @@ impl<'a> Shell<'a> {
             watch(&self.epoll, flusher.wake_fd(), 3)?;
             self.next_token = 4;
         }
+        if let Some(input) = &self.input {
+            watch(&self.epoll, input.bell(), self.next_token)?;
+            self.sources.insert(self.next_token, Source::Input);
+            self.next_token += 1;
+        }
         Ok(())
     }
 
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), CliError> {
         let token = self.token();
         self.sources.insert(token, Source::Keeper(node));
-        self.keepers.start(node, self.plan, self.key, &self.epoll, token)
+        self.keepers.start(node, self.plan, (self.key, self.observer.shows_parts()), &self.epoll, token)
     }
 
     fn run(&mut self) -> Result<FinalReport, CliError> {
@@ -324,6 +339,7 @@ impl<'a> Shell<'a> {
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
             }
+            self.suspend_due(now);
             self.tell_news(now);
             self.tell_shown();
             self.commit_due(now);
@@ -394,7 +410,7 @@ impl<'a> Shell<'a> {
     }
 
     fn now(&self) -> transport::Instant {
-        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(self.suspension.running_for(self.started).as_nanos()).unwrap_or(u64::MAX);
         transport::Instant::from_nanos(nanos)
     }
 
@@ -410,6 +426,7 @@ impl<'a> Shell<'a> {
             self.observer.due(),
             self.over_until,
             self.news,
+            self.suspension.due(),
             room,
             look,
             self.pending_commit.due(),
@@ -464,6 +481,7 @@ impl<'a> Shell<'a> {
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
                 self.end_rounds_of_life();
+                self.end_input();
                 self.end_spawned();
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
@@ -481,6 +499,7 @@ impl<'a> Shell<'a> {
                     self.failed = None;
                     self.last_words.clear();
                     self.begin_pmi(*decision);
+                    self.begin_input(decision);
                 }
                 self.tell_silent(&event);
                 if let job::Event::Checkpoint(event) = &event {
@@ -518,6 +537,7 @@ impl<'a> Shell<'a> {
             Some(Source::Signals) => self.on_signals(),
             Some(Source::Store) => self.on_store(),
             Some(Source::Copies) => self.on_copies(),
+            Some(Source::Input) => self.on_input(),
             Some(Source::Requests(client)) => {
                 let client = *client;
                 self.on_request(token, client);
@@ -540,6 +560,7 @@ impl<'a> Shell<'a> {
                 Some(Signal::SIGUSR1) => {
                     self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
+                Some(Signal::SIGTSTP) => self.suspend(),
                 Some(_) => {
                     self.stops += 1;
                     self.stop();

@@ -11,9 +11,15 @@ use super::super::wire::ToKeeper;
 use super::Shell;
 
 impl Shell<'_> {
-    pub(super) fn on_line(&mut self, node: NodeIndex, member: Member, is_error: bool, line: &[u8]) {
+    pub(super) fn on_line(
+        &mut self,
+        node: NodeIndex,
+        member: Member,
+        is_error: bool,
+        (line, is_part): (&[u8], bool),
+    ) {
         let channel = if is_error { Channel::Error } else { Channel::Output };
-        self.tell(&Notice::Line { member, channel, line });
+        self.tell(&Notice::Line { member, channel, line, is_part });
         // What a process says that comes up and then ends is why.
         if is_error && self.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
             self.last_words.insert(member, String::from_utf8_lossy(line).into_owned());

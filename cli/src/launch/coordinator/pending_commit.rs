@@ -79,6 +79,7 @@ impl Shell<'_> {
     fn commit_first(&mut self) {
         let Awaited { generation, images, .. } = self.pending_commit.awaited.remove(0);
         self.observer.settle(SHOWN_MAX);
-        self.store.ask(Task::Commit { generation, images });
+        let positions = self.note_positions(generation, &images);
+        self.store.ask(Task::Commit { generation, images, positions });
     }
 }

@@ -5,6 +5,7 @@
 
 mod copy_parts;
 mod files;
+mod input;
 mod nodes;
 mod output;
 mod pmi;
@@ -12,9 +13,9 @@ mod ranks;
 mod receive_address;
 mod silent;
 mod spawned;
+mod suspending;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -45,14 +46,14 @@ use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
-use super::secrets::withheld;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
-use super::{Plan, Saves, image_key, node_name, take_signals, watch};
+use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
 use nodes::OwnDirectory;
 use output::Outputs;
+pub(crate) use place::environment_for_others;
 use spawned::Spawned;
 
 /// What this node is to do for a job.
@@ -96,6 +97,8 @@ enum Source {
     Pmi(Member),
     /// What a process prints.
     Pipe,
+    /// Room for what a rank reads.
+    Input(Rank),
     /// The thread that works in the node's own directory.
     Disk,
     /// The node's protector.
@@ -144,6 +147,8 @@ struct Shell {
     has_mpi: bool,
     files: files::Files,
     outputs: Outputs,
+    inputs: input::Inputs,
+    suspension: suspending::Suspension,
     /// What the coordinator has been told of each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
@@ -319,7 +324,7 @@ impl Shell {
         }
         let mut parts = || -> Result<_, crate::error::CliError> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
-            let signals = take_signals()?;
+            let signals = take_signals(&[Signal::SIGUSR1])?;
             watch(&epoll, signals.as_fd(), SIGNALS)?;
             watch(&epoll, link.from().as_fd(), LINK)?;
             let (storage, own) = match &begin.own {
@@ -386,7 +391,9 @@ impl Shell {
             spoken_for: BTreeSet::new(),
             has_mpi: begin.is_mpi,
             files: files::Files::default(),
-            outputs: Outputs::default(),
+            outputs: Outputs::new(begin.shows_parts),
+            inputs: input::Inputs::default(),
+            suspension: suspending::Suspension::default(),
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
@@ -457,19 +464,22 @@ impl Shell {
                 self.keeper.handle_timeout(now);
             }
             self.look_at_silent();
+            self.hand_over_parts();
         }
     }
 
     fn now(&self) -> transport::Instant {
-        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(self.suspension.running_for(self.started).as_nanos()).unwrap_or(u64::MAX);
         transport::Instant::from_nanos(nanos)
     }
 
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let machine = self.keeper.poll_timeout().map(|due| due.since(now));
-        let silence = self.silence.due().map(|due| due.saturating_duration_since(Instant::now()));
-        super::epoll_timeout(machine.into_iter().chain(silence).min())
+        let others = self.silence.due().into_iter().chain(self.outputs.due());
+        let others = others.map(|due| due.saturating_duration_since(Instant::now()));
+        let machine = machine.filter(|_| !self.suspension.is_on());
+        super::epoll_timeout(machine.into_iter().chain(others).min())
     }
 
     fn tell(&mut self, message: &FromKeeper) {
@@ -558,6 +568,7 @@ impl Shell {
                 self.on_pmi_socket(member, flags);
             }
             Some(Source::Pipe) => self.on_pipe(token),
+            Some(Source::Input(rank)) => self.write_input(*rank),
             Some(Source::Disk) => self.on_disk(),
             Some(Source::Copies) => self.on_copying(),
             Some(Source::Protector) => self.on_protector(),
@@ -636,6 +647,12 @@ impl Shell {
                 self.tell(&FromKeeper::Drained { number });
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
+            ToKeeper::Suspend => self.suspend(),
+            ToKeeper::Resume => self.resume(),
+            ToKeeper::InputLife { life, ranks } => self.on_input_life(life.into(), ranks),
+            ToKeeper::Input { rank, life, offset, bytes, end } => {
+                self.on_input(Rank(rank), life.into(), offset, &bytes, end);
+            }
             ToKeeper::Node { number, task } => self.on_node_task(number, task),
             ToKeeper::Copy(part) => self.on_copy(part),
             ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
@@ -683,21 +700,4 @@ impl Shell {
         self.leave_disk();
         self.copy_parts = None;
     }
-}
-
-/// The environment of a launcher as ranks on another host get it: without what is its own, or belongs to its own host and session.
-pub(crate) fn environment_for_others(plan: &Plan) -> Vec<(OsString, OsString)> {
-    const OF_A_SESSION: [&str; 8] = [
-        "HOSTNAME",
-        "SSH_CLIENT",
-        "SSH_CONNECTION",
-        "SSH_TTY",
-        "SSH_AUTH_SOCK",
-        "XDG_RUNTIME_DIR",
-        "DISPLAY",
-        "DBUS_SESSION_BUS_ADDRESS",
-    ];
-    let is_own =
-        |name: &OsString| OF_A_SESSION.iter().any(|own| name == own) || withheld(plan).any(|own| name == own);
-    std::env::vars_os().filter(|(name, _)| !is_own(name)).collect()
 }

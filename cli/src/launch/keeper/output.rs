@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::pmi::Member;
 
-use super::super::limits::{LINE_WINDOW_BYTES, OUTPUT_GRACE};
+use super::super::limits::{LINE_WINDOW_BYTES, OUTPUT_GRACE, PART_AFTER};
 use super::super::lines::{Channel, LineReader};
 use super::super::process::Pipes;
 use super::super::watch;
@@ -20,6 +20,8 @@ struct Pipe {
     member: Member,
     channel: Channel,
     lines: LineReader,
+    /// When the beginning of a line is handed over.
+    part_due: Option<Instant>,
     /// Nobody reads it, for want of room: it is not in `epoll`.
     is_held: bool,
 }
@@ -32,11 +34,22 @@ pub(super) struct Outputs {
     unshown: u64,
     /// The job is over: everything is handed over.
     last: bool,
+    /// Somebody may wait for the beginning of a line.
+    shows_parts: bool,
 }
 
 impl Outputs {
+    pub(super) fn new(shows_parts: bool) -> Outputs {
+        Outputs { shows_parts, ..Outputs::default() }
+    }
+
     fn has_room(&self) -> bool {
         self.last || self.unshown < LINE_WINDOW_BYTES
+    }
+
+    /// When the beginning of some line is handed over.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.pipes.values().filter_map(|pipe| pipe.part_due).min()
     }
 }
 
@@ -45,10 +58,10 @@ impl Shell {
     pub(super) fn watch_pipes(&mut self, member: Member, pipes: Pipes) -> io::Result<()> {
         for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
             let token = self.token();
-            let lines = LineReader::new(pipe);
+            let lines = if self.outputs.shows_parts { LineReader::bare(pipe) } else { LineReader::new(pipe) };
             watch(&self.epoll, lines.pipe().as_fd(), token)?;
             self.sources.insert(token, Source::Pipe);
-            self.outputs.pipes.insert(token, Pipe { member, channel, lines, is_held: false });
+            self.outputs.pipes.insert(token, Pipe { member, channel, lines, part_due: None, is_held: false });
         }
         Ok(())
     }
@@ -83,11 +96,26 @@ impl Shell {
         let mut lines = Vec::new();
         let open = take(&mut pipe.lines, &mut |line| lines.push(line.to_vec()));
         let (who, is_error) = (pipe.member.into(), pipe.channel == Channel::Error);
-        for line in lines {
+        pipe.part_due = pipe.lines.has_part().then(|| pipe.part_due.unwrap_or(Instant::now() + PART_AFTER));
+        let shows_parts = self.outputs.shows_parts;
+        for mut line in lines {
+            let is_part = shows_parts && line.pop_if(|last| *last == b'\n').is_none();
             self.outputs.unshown += line.len() as u64 + 1;
-            self.tell(&FromKeeper::Line { who, is_error, line });
+            self.tell(&FromKeeper::Line { who, is_error, line, is_part });
         }
         open
+    }
+
+    /// Hands over the beginnings of lines that have waited long enough for their ends.
+    pub(super) fn hand_over_parts(&mut self) {
+        let now = Instant::now();
+        let due = self.outputs.pipes.iter().filter(|(_, pipe)| pipe.part_due.is_some_and(|due| due <= now));
+        for token in due.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.hand_over(token, |lines, each| {
+                lines.finish(each);
+                true
+            });
+        }
     }
 
     /// The coordinator has shown so much.

@@ -20,7 +20,7 @@ use transport::Rank;
 
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
-use super::super::process::{PidNamespace, Process};
+use super::super::process::{PidNamespace, Process, RankEnds};
 use super::super::wire::FromKeeper;
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
@@ -143,12 +143,15 @@ impl Shell {
             }
             None => None,
         };
-        let pmi = self.pmi_socket(Member::of_job(rank))?;
+        let ends = RankEnds {
+            pmi: self.pmi_socket(Member::of_job(rank))?,
+            stdin: self.new_input(rank, decision.life)?,
+        };
         let program = restored.as_ref().unwrap_or(&self.site.program);
         let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
         let place = (local, locals);
         let (process, pipes) =
-            Process::spawn(program, &launch, place, pmi, &self.key_file, self.descriptors, pid_namespace)?;
+            Process::spawn(program, &launch, place, ends, &self.key_file, self.descriptors, pid_namespace)?;
         let pid = process.group.pid;
         process.group.pids().for_each(|pid| self.guard.add(pid));
         let token = self.token();
@@ -158,6 +161,8 @@ impl Shell {
         watched?;
         self.watch_pipes(Member::of_job(rank), pipes)?;
         self.tell(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
+        self.input_begins(rank);
+        self.suspend_new(rank);
         Ok(())
     }
 
@@ -245,6 +250,7 @@ impl Shell {
             // What it started and left behind goes with it.
             process.group.kill();
             self.hear_last_output(Member::of_job(rank));
+            self.end_input(rank);
             self.guard.remove(process.group.pid);
             self.past_firsts.extend(process.group.first);
             self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));

@@ -1,7 +1,10 @@
-//! Where the ranks of a node receive.
+//! Where the ranks of a node receive, and what of the launcher's environment they have.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::super::Plan;
+use super::super::secrets::withheld;
 
 /// Tells the provider in processes that are no ranks, as those that ranks spawn, on which address to receive.
 const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
@@ -27,6 +30,23 @@ pub(super) fn of_ranks(
             bind
         }
     }
+}
+
+/// The environment of a launcher as ranks on another host get it: without what is its own, or belongs to its own host and session.
+pub(crate) fn environment_for_others(plan: &Plan) -> Vec<(OsString, OsString)> {
+    const OF_A_SESSION: [&str; 8] = [
+        "HOSTNAME",
+        "SSH_CLIENT",
+        "SSH_CONNECTION",
+        "SSH_TTY",
+        "SSH_AUTH_SOCK",
+        "XDG_RUNTIME_DIR",
+        "DISPLAY",
+        "DBUS_SESSION_BUS_ADDRESS",
+    ];
+    let is_own =
+        |name: &OsString| OF_A_SESSION.iter().any(|own| name == own) || withheld(plan).any(|own| name == own);
+    std::env::vars_os().filter(|(name, _)| !is_own(name)).collect()
 }
 
 #[cfg(test)]

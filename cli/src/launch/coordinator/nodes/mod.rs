@@ -116,6 +116,15 @@ pub(super) struct Nodes {
     untold: BTreeSet<NodeIndex>,
 }
 
+impl Nodes {
+    /// Time stood still for so long.
+    pub(super) fn put_off(&mut self, by: Duration) {
+        for until in self.rounds.iter_mut().filter_map(|round| round.until.as_mut()) {
+            *until += by;
+        }
+    }
+}
+
 impl Round {
     fn is_over(&self, now: Instant) -> bool {
         // Without one of them it is not protected, whatever the others say.
@@ -330,6 +339,7 @@ impl Shell<'_> {
 
     /// What is not kept has been removed from the job's directory.
     pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
+        self.forget_input(kept);
         if let Some(nodes) = &mut self.nodes {
             nodes.background_repair.retain(kept);
         }

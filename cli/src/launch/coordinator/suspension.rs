@@ -1,0 +1,93 @@
+//! Ctrl-Z and `fg`: the ranks stand still while the launcher does, on all nodes, and time with them.
+//!
+//! The terminal stops the launcher alone: keepers and ranks have process groups of their own. So it first has the keepers stop their
+//! ranks, then stops itself as it would have without that, and has them go on when it does.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::names::NodeIndex;
+use nix::sys::signal::{SigSet, Signal, raise};
+
+use super::super::limits::SUSPEND_MAX;
+use super::super::notice::Notice;
+use super::super::wire::ToKeeper;
+use super::{Nodes, Shell};
+
+/// The job is about to stop, and how long it has stood still.
+#[derive(Debug, Default)]
+pub(super) struct Suspension {
+    begun: Option<Begun>,
+    before: Duration,
+}
+
+#[derive(Debug)]
+struct Begun {
+    since: Instant,
+    until: Instant,
+    /// Keepers that have not said that their ranks stand still.
+    waiting: BTreeSet<NodeIndex>,
+}
+
+impl Suspension {
+    /// Time that has passed, without that.
+    pub(super) fn running_for(&self, started: Instant) -> Duration {
+        let until = self.begun.as_ref().map_or_else(Instant::now, |begun| begun.since);
+        until.saturating_duration_since(started).saturating_sub(self.before)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.begun.as_ref().map(|begun| begun.until)
+    }
+}
+
+impl Shell<'_> {
+    /// A shell wants the job to stop.
+    pub(super) fn suspend(&mut self) {
+        if self.suspension.begun.is_some() {
+            return;
+        }
+        let (since, until) = (Instant::now(), Instant::now() + SUSPEND_MAX);
+        let waiting = self.keepers.nodes().into_iter().filter(|node| self.keepers.is_ready(*node)).collect();
+        self.suspension.begun = Some(Begun { since, until, waiting });
+        self.keepers.tell_all(&ToKeeper::Suspend);
+        self.suspend_due(since);
+    }
+
+    pub(super) fn on_suspended(&mut self, node: NodeIndex) {
+        if let Some(begun) = &mut self.suspension.begun {
+            begun.waiting.remove(&node);
+        }
+        self.suspend_due(Instant::now());
+    }
+
+    /// Stops this process, if all ranks stand still or a keeper does not answer; returns when it goes on.
+    pub(super) fn suspend_due(&mut self, now: Instant) {
+        let is_due = |begun: &Begun| begun.waiting.is_empty() || begun.until <= now;
+        if !self.suspension.begun.as_ref().is_some_and(is_due) {
+            return;
+        }
+        self.tell(&Notice::Suspended);
+        self.observer.settle(SUSPEND_MAX / 4);
+        stop_here();
+        if let Some(begun) = self.suspension.begun.take() {
+            let stood = begun.since.elapsed();
+            self.suspension.before += stood;
+            if let Some(nodes) = &mut self.nodes {
+                Nodes::put_off(nodes, stood);
+            }
+        }
+        self.keepers.tell_all(&ToKeeper::Resume);
+        self.tell(&Notice::Resumed);
+    }
+}
+
+/// Does to this process what the signal does that it has taken. Without a shell that could let it go on, the kernel does nothing.
+fn stop_here() {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGTSTP);
+    // Fails for no set of signals, and no signal.
+    let _ = raise(Signal::SIGTSTP);
+    let _ = mask.thread_unblock();
+    let _ = mask.thread_block();
+}

@@ -1,0 +1,305 @@
+//! The thread that reads the launcher's standard input, and keeps what was read.
+//!
+//! Nothing is read before a rank has room for it, so that what nobody wants is left to whoever has the same input next. The descriptor stays as
+//! it is: it is shared with the shell, and with whatever else that has started. A terminal is read only while this process is in
+//! its foreground; the thread blocks SIGTTIN, so that one that has just left it gets an error instead of being stopped.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::unistd::{getpgrp, isatty};
+use transport::Life;
+
+use super::super::limits::{INPUT_LOOK_EVERY, READ_BYTES};
+use super::log::Log;
+use super::{FOLDER, Retention};
+
+/// What the thread is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    /// Hand over at most so many bytes from this one on, for a rank in a life.
+    Give { rank: u32, life: Life, from: u64, bytes: usize },
+    /// Read up to this byte, and, where nobody saves the job, forget what lies before the other one if there is no room.
+    Allow { until: u64, needed: u64 },
+    /// What lies before this byte is not needed any more.
+    Forget { below: u64 },
+}
+
+/// What it says.
+#[derive(Debug)]
+pub(crate) enum InputEvent {
+    /// So many bytes have been read, and whether that is all.
+    Read {
+        end: u64,
+        is_over: bool,
+    },
+    Bytes {
+        rank: u32,
+        life: Life,
+        from: u64,
+        bytes: Vec<u8>,
+    },
+    /// They are not kept any more.
+    Lost {
+        rank: u32,
+        life: Life,
+        from: u64,
+        first: u64,
+    },
+    /// No more is read before the next commit: so many bytes are kept.
+    Full {
+        held: u64,
+    },
+    /// The input cannot be read, or not be kept: it ends here.
+    Failed {
+        error: String,
+    },
+}
+
+/// What there was when the thread began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    pub(crate) end: u64,
+    pub(crate) is_over: bool,
+}
+
+/// The thread's other end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    asks: Sender<Ask>,
+    wake: Arc<EventFd>,
+    said: Receiver<InputEvent>,
+    bell: Arc<EventFd>,
+}
+
+struct Thread {
+    input: OwnedFd,
+    is_terminal: bool,
+    log: Log,
+    forgets: bool,
+    limit: u64,
+    until: u64,
+    needed: u64,
+    was_full: bool,
+    said: Sender<InputEvent>,
+    bell: Arc<EventFd>,
+    wake: Arc<EventFd>,
+    asks: Receiver<Ask>,
+}
+
+/// Whether a descriptor is the null device.
+fn is_null(input: BorrowedFd<'_>) -> bool {
+    let kept = nix::sys::stat::fstat(input).ok();
+    let null = nix::sys::stat::stat("/dev/null").ok();
+    kept.zip(null).is_some_and(|(kept, null)| kept.st_rdev == null.st_rdev && kept.st_rdev != 0)
+}
+
+impl Reader {
+    /// `None`: there is nothing to read, now or from before.
+    pub(crate) fn start(retention: &Retention, limit: u64) -> io::Result<Option<(Reader, Start)>> {
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        let has_nothing = is_null(input.as_fd());
+        let log = match retention {
+            Retention::Files(folder) if has_nothing && !folder.exists() => return Ok(None),
+            Retention::Files(folder) => Log::in_files(folder, limit)?,
+            Retention::Memory | Retention::Newest if has_nothing => return Ok(None),
+            Retention::Memory | Retention::Newest => Log::in_memory(),
+        };
+        let start = Start { end: log.end(), is_over: log.is_over() };
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        let (to_thread, asks) = channel();
+        let (to, said) = channel();
+        let is_terminal = isatty(&input).unwrap_or(false);
+        let forgets = *retention == Retention::Newest;
+        let mut thread = Thread {
+            input,
+            is_terminal,
+            log,
+            forgets,
+            limit,
+            until: 0,
+            needed: 0,
+            was_full: false,
+            said: to,
+            bell: Arc::clone(&bell),
+            wake: Arc::clone(&wake),
+            asks,
+        };
+        // A thread inherits what its maker blocks: signals are for the thread that waits for them, and SIGTTIN for nobody.
+        let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let started = std::thread::Builder::new().name("stillwire-input".into()).spawn(move || thread.run());
+        usual.thread_set_mask()?;
+        // It is never waited for: somebody else may have taken the bytes that it was about to read.
+        drop(started?);
+        Ok(Some((Reader { asks: to_thread, wake, said, bell }, start)))
+    }
+
+    pub(crate) fn ask(&self, ask: Ask) {
+        // The thread ends only when this end is dropped, or with its last word.
+        let _ = self.asks.send(ask);
+        let _ = self.wake.write(1);
+    }
+
+    /// Rings when something was said.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub(crate) fn next(&self) -> Option<InputEvent> {
+        let _ = self.bell.read();
+        self.said.try_recv().ok()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // The thread finds that nobody asks any more.
+        let (nobody, _) = channel();
+        self.asks = nobody;
+        let _ = self.wake.write(1);
+    }
+}
+
+/// What became of an attempt to read.
+enum Outcome {
+    Bytes(usize),
+    Over,
+    /// Not now.
+    Later,
+    Failed(Errno),
+}
+
+impl Thread {
+    fn say(&self, said: InputEvent) {
+        // Nobody listens any more; full means that it rings already.
+        let _ = self.said.send(said);
+        let _ = self.bell.write(1);
+    }
+
+    fn run(&mut self) {
+        loop {
+            loop {
+                match self.asks.try_recv() {
+                    Ok(ask) => self.on_ask(ask),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            let room = self.room();
+            let wants = room > 0;
+            let is_ours = !wants || !self.is_terminal || self.is_in_foreground();
+            let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+            if wants && is_ours {
+                fds.push(PollFd::new(self.input.as_fd(), PollFlags::POLLIN));
+            }
+            let timeout = if wants && !is_ours { timeout(INPUT_LOOK_EVERY) } else { PollTimeout::NONE };
+            let ready = poll(&mut fds, timeout).is_ok_and(|ready| ready > 0);
+            let has_input = ready && fds.get(1).is_some_and(|fd| fd.any().unwrap_or(true));
+            drop(fds);
+            let _ = self.wake.read();
+            if has_input && !self.read(room) {
+                // What was read before can still be asked for.
+                self.until = 0;
+            }
+        }
+    }
+
+    /// How many bytes may be read now.
+    fn room(&mut self) -> usize {
+        let wanted = self.until.saturating_sub(self.log.end()).min(READ_BYTES as u64);
+        if self.log.is_over() || wanted == 0 {
+            return 0;
+        }
+        if self.forgets && self.log.held() + wanted > self.limit {
+            let below = (self.log.end() + wanted).saturating_sub(self.limit).min(self.needed);
+            let _ = self.log.forget(below);
+        }
+        let left = self.limit.saturating_sub(self.log.held());
+        if left == 0 && !core::mem::replace(&mut self.was_full, true) && !self.forgets {
+            self.say(InputEvent::Full { held: self.log.held() });
+        }
+        usize::try_from(wanted.min(left)).unwrap_or(0)
+    }
+
+    fn on_ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Give { rank, life, from, .. } if from < self.log.first() => {
+                self.say(InputEvent::Lost { rank, life, from, first: self.log.first() });
+            }
+            Ask::Give { rank, life, from, bytes } => match self.log.read(from, bytes) {
+                Ok(bytes) => self.say(InputEvent::Bytes { rank, life, from, bytes }),
+                Err(error) => self.say(InputEvent::Failed { error: error.to_string() }),
+            },
+            Ask::Allow { until, needed } => (self.until, self.needed) = (self.until.max(until), needed),
+            Ask::Forget { below } => {
+                if let Err(error) = self.log.forget(below) {
+                    self.say(InputEvent::Failed { error: error.to_string() });
+                }
+            }
+        }
+    }
+
+    fn is_in_foreground(&self) -> bool {
+        // Without an answer it is not this process's terminal, and the read says what it is.
+        // SAFETY: asks about a descriptor that is open.
+        let group = unsafe { libc::tcgetpgrp(self.input.as_raw_fd()) };
+        group < 0 || group == getpgrp().as_raw()
+    }
+
+    /// Reads once. False: nothing more will come.
+    fn read(&mut self, room: usize) -> bool {
+        let mut chunk = vec![0; room];
+        let kept = match self.try_read(&mut chunk) {
+            Outcome::Later => return true,
+            Outcome::Bytes(read) => self.log.append(&chunk[..read]),
+            Outcome::Over => self.log.finish(),
+            Outcome::Failed(errno) => {
+                self.say(InputEvent::Failed { error: format!("reading standard input: {}", errno.desc()) });
+                self.log.finish()
+            }
+        };
+        match kept {
+            Ok(()) => {
+                self.say(InputEvent::Read { end: self.log.end(), is_over: self.log.is_over() });
+                !self.log.is_over()
+            }
+            Err(error) => {
+                self.say(InputEvent::Failed {
+                    error: format!("keeping standard input in {FOLDER}/: {error}"),
+                });
+                self.say(InputEvent::Read { end: self.log.end(), is_over: true });
+                false
+            }
+        }
+    }
+
+    fn try_read(&self, chunk: &mut [u8]) -> Outcome {
+        match nix::unistd::read(&self.input, chunk) {
+            Ok(0) => Outcome::Over,
+            Ok(read) => Outcome::Bytes(read),
+            Err(Errno::EINTR) => Outcome::Later,
+            // Somebody else has made it so, or was faster.
+            Err(Errno::EAGAIN) => {
+                std::thread::sleep(Duration::from_millis(1));
+                Outcome::Later
+            }
+            // This process has just left the foreground.
+            Err(Errno::EIO) if self.is_terminal && !self.is_in_foreground() => Outcome::Later,
+            // A terminal that was closed.
+            Err(Errno::EIO) if self.is_terminal => Outcome::Over,
+            Err(errno) => Outcome::Failed(errno),
+        }
+    }
+}
+
+fn timeout(time: Duration) -> PollTimeout {
+    PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
+}
