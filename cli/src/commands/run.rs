@@ -37,7 +37,6 @@ use crate::mpi::environment;
 use crate::mpi::program::Detected;
 use crate::mpi::replacement::Replacement;
 use crate::mpi::{Family, Mpi, MpiChoice, provider, resolve};
-use crate::text;
 
 /// Names of the launcher's own settings in a job file.
 pub(crate) mod setting {

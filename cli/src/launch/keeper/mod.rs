@@ -53,7 +53,7 @@ use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
 use nodes::OwnDirectory;
 use output::Outputs;
-pub(crate) use place::environment_for_others;
+pub(crate) use receive_address::environment_for_others;
 use spawned::Spawned;
 
 /// What this node is to do for a job.
