@@ -1,4 +1,4 @@
-//! Programs are captured, again and again, and never notice; what an image holds is what the program had.
+//! Programs are captured, again and again, and never notice; an image holds the program's memory.
 
 #[path = "../../tests/skipped.rs"]
 mod skipped;

@@ -1,4 +1,4 @@
-//! Captures of what has changed, on top of an image of all pages.
+//! Captures of changed pages, on top of an image of all pages.
 
 #[path = "../../tests/skipped.rs"]
 mod skipped;
