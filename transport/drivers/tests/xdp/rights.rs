@@ -7,7 +7,7 @@ use drivers::xdp::{Rights, XdpConfig, XdpDriver};
 
 use crate::skipped;
 
-/// A user who is nobody.
+/// The user nobody.
 pub(crate) const NOBODY: u32 = 65534;
 
 /// Makes this thread one of a user without rights.
