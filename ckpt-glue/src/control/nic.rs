@@ -14,7 +14,7 @@ use crate::limits::NIC_WORDS_BYTES_MAX;
 pub struct NicText(String);
 
 impl NicText {
-    /// Of whatever can be written.
+    /// The text of any displayable value.
     #[must_use]
     pub fn new(words: &impl fmt::Display) -> NicText {
         let mut text = words.to_string();
