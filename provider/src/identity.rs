@@ -1,9 +1,10 @@
-//! Who this process is, and who may talk to it: job, life, key, rank, own IP address.
+//! The identity of this process and its peers: job, life, key, rank, own IP address.
 //!
-//! Under a foreign launcher (an MPI's own mpiexec) nobody hands out a job key. There the key is the user's: 16 random bytes in
-//! a file that only the user can read, made on first use. It keeps other users and strayed datagrams out; it does not keep one
-//! job of a user from another one's, nor a job from a process that can read its user's files. Port ids are random there, and
-//! every tag covers both ids, so a datagram of an earlier job that reaches a later one at the same address is dropped.
+//! Under a foreign launcher (an MPI's own mpiexec) there is no job key. There the key is the user's: 16 random bytes in
+//! a file that only the user can read, made on first use. It keeps other users and strayed datagrams out; it does not
+//! keep one job of a user from another one's, nor a job from a process that can read its user's files. Port ids are
+//! random there, and every tag covers both ids, so a datagram of an earlier job that reaches a later one at the same
+//! address is dropped.
 //!
 //! A rank that is saved as a whole process has all this of its launcher, in each life anew.
 
@@ -28,7 +29,7 @@ pub(crate) const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 
 const KEY_BYTES: usize = 16;
 
-/// What all processes of a job have in common.
+/// The common settings of all processes of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) job: JobId,
@@ -55,7 +56,7 @@ pub(crate) enum KeyError {
         .path.display()
     )]
     Exposed { path: PathBuf, owner: u32, user: u32, mode: u32 },
-    #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and it is made anew", .path.display())]
+    #[error("{} has {found} bytes, expected {KEY_BYTES}: remove it, and a new one is made", .path.display())]
     Length { path: PathBuf, found: usize },
     #[error(
         "{PARENT_JOB_VARIABLE} is {text:?}, expected JOB.COUNTER.NONCE.LEVEL and ports as `stillwire run` sets it for processes that ranks spawn: unset it"
@@ -65,7 +66,7 @@ pub(crate) enum KeyError {
     Random,
 }
 
-/// The identity of this process; told once if there is none.
+/// The identity of this process; logged once if there is none.
 pub(crate) fn identity() -> Option<Identity> {
     if let Some(rank) = this_rank() {
         return Some(Identity::of(&rank.launch()));
