@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-/// Reads a whole number of `range`; whatever else is given is told the range.
+/// Reads a whole number of `range`; any other input gets an error with the range.
 ///
 /// Ranges lie within those of `T`: a number that `T` cannot hold is refused like one outside.
 pub fn number<T: TryFrom<u64> + 'static>(
@@ -16,7 +16,7 @@ pub fn number<T: TryFrom<u64> + 'static>(
     }
 }
 
-/// Reads a number above 0 and at most `most`; whatever else is given, such as NaN, is told that.
+/// Reads a number above 0 and at most `most`; any other input, such as NaN, gets an error.
 pub fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);

@@ -1,4 +1,4 @@
-//! Tells on standard error how far a long measurement is.
+//! Prints the progress of a long measurement on standard error.
 
 use std::fmt;
 
