@@ -162,7 +162,7 @@ fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
     refused(&["--nic", "xdp:lo"], "is not an address of lo");
     refused(&["--nic", "verbs:rxe0"], "rank 0  over udp  refused: ");
     refused(&["--nic", "verbs:rxe0"], "the NIC verbs:rxe0 is not available");
-    refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to go over together");
+    refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to change it together");
     refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
     // Whoever holds the queue keeps it, and the rail is what it was.
     let at = "10.78.0.1:0".parse().expect("an address");
@@ -196,7 +196,7 @@ fn a_rank_without_rights_goes_on_as_it_was() {
     job.wait_for("committed");
     let asked = rail(&["--nic", "xdp:eth0"]);
     assert_eq!(asked.code, Some(1), "{asked:?}");
-    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process lacks";
     assert!(asked.stdout.contains(missing), "{asked:?}");
     job.wait_for("committed");
     hosts.place.let_end();
@@ -342,10 +342,10 @@ fn a_nic_that_is_named_and_cannot_be_had_is_an_error() {
     let here = ["--bind", "10.78.0.1", "--nic", "xdp:eth0"];
     let without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     let grant = "setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM";
-    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process lacks";
     refused("1", &here, &without_rights, &["the NIC xdp:eth0 is not available", missing, grant]);
     let without_one = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];
-    refused("1", &here, &without_one, &["AF_XDP needs CAP_NET_RAW, which this process has not", grant]);
+    refused("1", &here, &without_one, &["AF_XDP needs CAP_NET_RAW, which this process lacks", grant]);
     let elsewhere = "receive on 127.0.0.1, which is not an address of eth0 (10.78.0.1";
     refused("1", &["--nic", "xdp:eth0"], &[], &[elsewhere, "--bind"]);
     refused("1", &["--nic", "xdp:eth7"], &[], &["xdp:eth7 is not available", "No such device"]);

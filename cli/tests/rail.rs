@@ -99,7 +99,7 @@ fn a_change_that_one_rank_cannot_make_changes_none() {
     let hosts = TwoHosts::new();
     let mut job = hosts.run(&["--nic", "udp"]);
     job.wait_for("committed");
-    refused(&["--nic", "udp:eth1", "--rank", "1"], &["all ranks have to go over together", "1 of 1 ranks"]);
+    refused(&["--nic", "udp:eth1", "--rank", "1"], &["all ranks have to change it together", "1 of 1 ranks"]);
     // A device that is on one host alone.
     tool("ip", "link add eth2 type veth peer name far2");
     tool("ip", "addr add 10.80.0.1/24 dev eth2");

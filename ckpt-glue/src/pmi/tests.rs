@@ -281,7 +281,7 @@ fn a_rank_that_never_comes_to_the_first_barrier_is_named() {
     let said = broken(&outputs(&mut server));
     let [(1, why)] = said.as_slice() else { panic!("{said:?}") };
     let why = why.to_string();
-    assert!(why.contains("rank 1 did not come") && why.contains("7s; waited for by 2"), "{why}");
+    assert!(why.contains("rank 1 did not reach") && why.contains("7s; waited for by 2"), "{why}");
 }
 
 #[test]

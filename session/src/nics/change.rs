@@ -405,6 +405,6 @@ mod tests {
         ports.push(PortEntry { port: PortId::of_rank(Rank(1), 0), rails: place });
         let answer = sides[0].nics.meet_rails(NUMBER, &ports, true).expect("it is refused");
         let Message::RailsMet { refused, .. } = answer else { panic!("{answer:?}") };
-        assert!(refused.as_str().starts_with("it finds no way to port"), "{refused:?}");
+        assert!(refused.as_str().starts_with("it has no route to port"), "{refused:?}");
     }
 }
