@@ -47,7 +47,7 @@ pub(crate) fn run(
                 }
             }
             End::LauncherGone => {
-                // Nobody can save, recover or end this process any more.
+                // This process cannot be saved, recovered or ended any more.
                 eprintln!("stillwire: rank {}: the launcher is gone; ending", rank.rank());
                 let _ = kill(getpid(), Signal::SIGKILL);
             }
@@ -221,7 +221,7 @@ impl LifeOfAgent {
             self.participant.handle(self.now(), Input::Unsavable { what: Some(UNSAVABLE_PMI) });
         }
         let mut state = self.rank.lock();
-        // Whatever finds no room on the line waits where it is.
+        // Messages without room on the line wait where they are.
         while state.line.wants().is_empty()
             && let Some(message) = pmi.poll_message()
         {
@@ -240,7 +240,7 @@ impl LifeOfAgent {
                     let generation = GenerationId { life: self.launch.life, epoch };
                     state.epoch = epoch;
                     let failed = match images.take(generation, &self.launch, &endpoints) {
-                        // The keeper knows then that what the program does from here on, its end included, comes after the cut.
+                        // The keeper knows then that the program's later actions, its end included, come after the cut.
                         Cut::Taken => {
                             state.send(Message::CutSeen { epoch }).map_err(AgentError::Line)?;
                             None

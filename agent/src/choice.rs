@@ -1,5 +1,5 @@
-//! Who writes the next image, and of what: all pages, by a fork; or what has changed since the last whole one, by a copy where the kernel
-//! tells which pages those are, else by a fork that compares.
+//! How the next image is written, and of which pages: all pages, by a fork; or pages that changed since the last whole
+//! one, by a copy if the kernel reports them, else by a fork that compares.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use store::image::Base;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::Rank;
 
-/// The launcher sets this variable to what a person has asked for: the name of a [`CaptureMode`].
+/// The launcher sets this variable to the user's choice: the name of a [`CaptureMode`].
 pub const CAPTURE_VARIABLE: &str = "STILLWIRE_CAPTURE";
 
-/// What a person may ask for.
+/// The user's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CaptureMode {
-    /// What takes the shortest pause, by what was measured in this process.
+    /// The mode with the shortest pause, as measured in this process.
     #[default]
     Auto,
     /// A fork, always.
     Fork,
-    /// What has changed, wherever the kernel can tell and a whole image to build on is there.
+    /// Changed pages, if the kernel can report them and a whole image to build on exists.
     Scan,
     /// What holds something else than in the last whole image: a fork compares. The kernel is asked nothing.
     Content,
@@ -34,7 +34,7 @@ pub enum CaptureMode {
 }
 
 impl CaptureMode {
-    /// Every name, and what it stands for.
+    /// Every name with its mode.
     pub const ALL: [(&str, CaptureMode); 5] = [
         ("auto", CaptureMode::Auto),
         ("fork", CaptureMode::Fork),
@@ -54,22 +54,22 @@ impl CaptureMode {
     }
 }
 
-/// What is done with the content of pages besides writing it.
+/// Work on the content of pages besides writing it.
 enum Content {
     Unknown,
     Noted,
     Compared(Arc<Hashes>),
 }
 
-/// What was decided for one image.
+/// The decision for one image.
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
     copy_bytes: u64,
     content: Content,
-    /// Put beside the image that is to be taken.
+    /// Put beside the next image.
     pub(crate) base: Option<Base>,
     scan_ns: u64,
-    /// What the rank may write in a second while the program runs.
+    /// The rank's write rate while the program runs.
     pub(crate) disk_bytes_per_s: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Plan {
         Options { mode: self.mode, copy_bytes: self.copy_bytes, ..Options::default() }
     }
 
-    /// What is to be done in the capture besides.
+    /// Adds base, comparison and encryption to a capture.
     pub(crate) fn equip(&self, prepared: &mut Prepared) -> Result<(), CaptureError> {
         match &self.content {
             Content::Unknown => {}
@@ -227,7 +227,7 @@ impl Choice {
                 if self.mode == CaptureMode::Scan {
                     eprintln!(
                         "stillwire: rank {rank}: --capture scan: written pages cannot be tracked here ({errno}; Linux 6.7 can, unless \
-                         userfaultfd(2) is forbidden): what has changed is found by its content, in a fork"
+                         userfaultfd(2) is forbidden): changed pages are found by their content, in a fork"
                     );
                 }
                 Tracking::None
@@ -235,7 +235,7 @@ impl Choice {
         };
     }
 
-    /// What was written since the last whole image; `None` if that is not known.
+    /// Pages written since the last whole image; `None` if that is not known.
     fn extent(&mut self, declared: &Declared) -> Option<Extent> {
         let Tracking::Ready { tracker, is_armed: true } = &self.tracking else { return None };
         self.whole.as_ref()?;

@@ -26,7 +26,7 @@ pub(crate) enum AgentError {
     Image { path: PathBuf, source: std::io::Error },
     #[error("no memory for the pages of the encrypted image: {source}")]
     Memory { source: std::io::Error },
-    #[error("ports cannot be brought to a stand: {0}")]
+    #[error("ports cannot be stopped: {0}")]
     Ports(#[from] endpoint::EndpointError),
     #[error(transparent)]
     Revive(#[from] crate::ports::ReviveError),

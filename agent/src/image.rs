@@ -27,7 +27,7 @@ use crate::limits::{LOOKS_MAX, WRITING_LOOKS, WRITING_SLICE_MAX, WRITING_SLICE_M
 use crate::pmi::launchers_socket;
 use crate::ports::{self, Dump, FrozenPorts, System};
 
-/// What became of a cut.
+/// The outcome of a cut.
 pub(crate) enum Cut<'a> {
     /// The image is being written.
     Taken,
@@ -54,7 +54,7 @@ const PMI: &str = "pmi";
 const INPUT: &str = "stdin";
 const INPUT_COUNT: &str = "stdin count";
 
-/// What the launcher hands to every process that it starts.
+/// Descriptors that the launcher hands to every process that it starts.
 pub(crate) fn handed_in(line: RawFd) -> Vec<(String, RawFd)> {
     let pmi = launchers_socket().map(|number| (PMI, number));
     // Without an input of the job, the program finds its end; nothing is counted there.
@@ -138,7 +138,7 @@ pub(crate) struct Images {
     choice: Choice,
     /// How long the ports stood still the last time.
     expected: Duration,
-    /// What has kept an image from being taken, until somebody asks.
+    /// The reason why the last image was not taken, until it is reported.
     reason: Option<Reason>,
 }
 
@@ -183,7 +183,7 @@ fn sink<'a>(writer: &'a ImageWriter<DirectoryFile>, offset: u64, seal: Option<&'
     Sink { file: writer.file().as_fd(), offset, cover }
 }
 
-/// The rank's part of what its node may write.
+/// The rank's share of its node's write rate.
 struct PagesPace(Limit);
 
 impl process::Pace for PagesPace {
@@ -268,7 +268,7 @@ impl Images {
         let taken = self.capture(&mut writer, generation.epoch, endpoints, &plan);
         let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.is_delta());
         if !is_delta && !matches!(taken, Ok(Half::Restored(_))) && plan.base.take().is_some() {
-            // What cannot be removed is collected with its generation.
+            // Files that cannot be removed are collected with their generation.
             let _ = self.directory.unlink_base(generation, rank);
         }
         match taken {
@@ -297,7 +297,7 @@ impl Images {
             // The writer is not dropped: its descriptor is not open here.
             Ok(Half::Restored(frozen_ports)) => Ok(Attempt::Restored(frozen_ports)),
             Err(error) => {
-                // The first error is the one that tells.
+                // The first error is the informative one.
                 let _ = core::mem::ManuallyDrop::into_inner(writer).abandon(self.directory.storage());
                 Err(error)
             }
@@ -318,7 +318,7 @@ impl Images {
             let looked = self.look_at_process(writer, &system, plan);
             looks += 1;
             let prepared = match looked {
-                // A peer's memory, or what it listens on, which nobody had declared.
+                // A peer's memory, or its listening socket, which was not declared.
                 Err(_) if looks < LOOKS_MAX && System::of(endpoints) != system => continue,
                 looked => looked?,
             };
@@ -349,7 +349,7 @@ impl Images {
         Ok(prepared)
     }
 
-    /// What is not saved, because others make it anew.
+    /// Resources that are not saved, because their owners make them anew.
     fn declared(&self, system: &System) -> Declared {
         let outputs = self.outputs.iter().map(|(name, output)| (name.clone(), output.as_raw_fd()));
         let rails = system.descriptors.iter().map(|number| ("the transport".to_owned(), *number));
@@ -522,7 +522,7 @@ impl Images {
     pub(crate) fn cancel(&mut self, epoch: Epoch) {
         if let Some(writing) = self.writing.take_if(|writing| writing.generation.epoch == epoch) {
             writing.captured.cancel();
-            // What cannot be removed is collected with its generation.
+            // Files that cannot be removed are collected with their generation.
             let _ = writing.writer.abandon(self.directory.storage());
         }
     }
@@ -539,9 +539,7 @@ enum TakeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    #[error(
-        "pages that have not changed are not in the image of {generation}, on which this one was to be built"
-    )]
+    #[error("unchanged pages are missing from the image of {generation}, on which this one builds")]
     Base { generation: GenerationId },
     #[error("its ports cannot be frozen: {0}")]
     Freeze(#[from] EndpointError),

@@ -1,11 +1,12 @@
-//! What lives in an unmodified program that is to be saved: its part in checkpoints, its images, its return.
+//! The library inside an unmodified program that is saved: its part in checkpoints, its images, its restore.
 //!
-//! The launcher starts such a program with a library of this project before all others, whose constructor calls [`enter`]. In a
-//! new process a thread begins, the *agent*, which speaks with the keeper and takes checkpoints. In a process that is to be
-//! restored the constructor never returns: the process becomes what its image says ([`process::restore`]), and the agent,
-//! a thread of that image, finds that it is in a new life.
+//! The launcher starts such a program with a library of this project before all others, whose constructor calls
+//! [`enter`]. In a new process a thread begins, the *agent*, which speaks with the keeper and takes checkpoints. In a
+//! process that is being restored the constructor never returns: the process becomes the one of its image
+//! ([`process::restore`]), and the agent, a thread of that image, finds that it is in a new life.
 //!
-//! Whoever has ports in the process registers them with [`ThisRank`]: they stand still while it is captured, and go on in its next life.
+//! Owners of ports in the process register them with [`ThisRank`]: they are frozen while it is captured, and continue
+//! in its next life.
 
 mod agent_thread;
 mod choice;

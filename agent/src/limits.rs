@@ -25,7 +25,7 @@ pub(crate) const LOOKS_MAX: u32 = 4;
 /// Longest wait of a program that opens a port for the agent to take its rank slot.
 pub(crate) const RANK_SLOT_MAX: Duration = Duration::from_secs(10);
 
-/// Longest wait for a keeper to read what a port that has closed leaves with it, and what a program that exits has said.
+/// Longest wait for a keeper to read the counts of a closed port, and the last messages of a program that exits.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 /// Answers of the keeper that wait for the port that asked.

@@ -1,9 +1,9 @@
-//! The program's PMI: a socket pair inside the process, so that what the program and its MPI library hold is a part of the image, and a
-//! relay that carries on with the launcher's server in every life.
+//! The program's PMI: a socket pair inside the process, so that the descriptor of the program and its MPI library is a
+//! part of the image, and a relay that carries on with the launcher's server in every life.
 //!
-//! The program finds one end of the pair under the number that the launcher gave its socket. The launcher's own socket moves to another
-//! number, which a variable tells: a program that only executes another one in its own place (`env`, a shim) passes it on, and the library in
-//! what is executed begins anew from there.
+//! The program finds one end of the pair under the number that the launcher gave its socket. The launcher's own socket
+//! moves to another number, which a variable names: a program that only executes another one in its own place (`env`, a
+//! shim) passes it on, and the library in the executed program begins anew from there.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -30,12 +30,12 @@ const FD_VARIABLE: &str = "PMI_FD";
 /// Names the variable with the number of the launcher's own socket, where a program's is one of ours.
 pub const LAUNCHERS_VARIABLE: &str = "STILLWIRE_PMI_FD";
 
-/// What a participant is told that a rank holds which cannot be saved (`Input::Unsavable`): its PMI.
+/// The code of state that cannot be saved, for a participant (`Input::Unsavable`): the rank's PMI.
 pub(crate) const UNSAVABLE_PMI: u32 = 1;
 
 /// What a program that exits must know so that its last words are heard: an abort is followed by the end of its process.
 struct LastWords {
-    /// The process that is the rank: its forks are none. 0: nobody is in between.
+    /// The process that is the rank: its forks are none. 0: no process is in between.
     process: AtomicI32,
     /// Our end of the pair.
     socket: AtomicI32,
@@ -70,7 +70,7 @@ extern "C" fn say_last_words() {
     }
 }
 
-/// While it lives, what the program has said may be on its way.
+/// While it lives, messages of the program may be on their way.
 pub(crate) struct Carrying(());
 
 impl Drop for Carrying {
@@ -93,7 +93,7 @@ pub(crate) struct Pmi {
     relay: Relay,
     /// Our end of the pair; `None` once the program has closed its own.
     stream: Option<UnixStream>,
-    /// What has been told of it that cannot be saved.
+    /// The reported state that cannot be saved.
     told: Option<Unsavable>,
 }
 
@@ -138,8 +138,8 @@ impl Pmi {
         Some(PollFd::new(stream.as_fd(), flags))
     }
 
-    /// Gives the program what it may have, and hears what it says. All that [`Pmi::poll_message`] then has is to be sent while what this
-    /// returns lives.
+    /// Passes permitted answers to the program, and reads its requests. Send all messages of [`Pmi::poll_message`]
+    /// while the returned guard lives.
     pub(crate) fn attend(&mut self, epoch: Epoch) -> Carrying {
         LAST_WORDS.carrying.store(true, Ordering::Release);
         let carrying = Carrying(());

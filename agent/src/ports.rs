@@ -15,7 +15,7 @@ use transport::{Epoch, JobKey, PortId, Rank, Reach, Restart};
 
 use crate::limits::DRAIN_MAX;
 
-/// What the rails of all ports have of the system, in order.
+/// The resources of the rails of all ports, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct System {
     pub(crate) descriptors: Vec<RawFd>,
@@ -52,9 +52,9 @@ pub(crate) struct Dump {
 pub(crate) enum ReviveError {
     #[error("no rail at {bind}: {source}")]
     Rails { bind: SocketAddr, source: RailsError },
-    #[error("port {port} cannot go on: {source}")]
+    #[error("port {port} cannot continue: {source}")]
     Endpoint { port: PortId, source: EndpointError },
-    #[error("port {port} is not what the image says of it: {source}")]
+    #[error("port {port} differs from its state in the image: {source}")]
     Mismatch { port: PortId, source: Mismatch },
     #[error("the image has {found} ports, and the process {expected}")]
     Count { found: usize, expected: usize },
@@ -65,7 +65,7 @@ pub(crate) fn nameless(endpoints: &[Endpoint], rank: Rank) -> Option<PortId> {
     endpoints.iter().map(|endpoint| endpoint.with_port(transport::Port::id)).find(|port| port.rank() != rank)
 }
 
-/// Tells peers that a pause of about `expected` is coming, and has at hand what a freeze will read.
+/// Announces a pause of about `expected` to peers, and warms the caches for a freeze.
 pub(crate) fn prepare(endpoints: &[Endpoint], expected: Duration) {
     for endpoint in endpoints {
         endpoint.announce_pause(expected);

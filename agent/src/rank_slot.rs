@@ -17,7 +17,7 @@ use crate::error::AgentError;
 #[derive(Debug)]
 pub(crate) struct RankSlot {
     number: RawFd,
-    /// What waits on the socket. It is not taken from there: a restored process reads it in its new life.
+    /// Messages that wait on the socket. It is not taken from there: a restored process reads it in its new life.
     pub(crate) launch: Launch,
 }
 
@@ -58,7 +58,7 @@ impl RankSlot {
         Ok(Some(RankSlot { number, launch }))
     }
 
-    /// Whether nobody has taken it since.
+    /// Whether it has not been taken since.
     pub(crate) fn is_free(&self) -> bool {
         waiting(self.number).is_some()
     }

@@ -1,4 +1,5 @@
-//! How the library's constructor begins: a new process gets its agent, one that is to be restored becomes what it was.
+//! How the library's constructor begins: a new process gets its agent, one that is being restored becomes the saved
+//! one.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -29,13 +30,13 @@ pub const SAVE_VARIABLE: &str = "STILLWIRE_SAVE";
 /// See [`SAVE_VARIABLE`].
 pub const SAVE_PROCESS: &str = "process";
 
-/// The launcher sets this variable to [`IDS_KEPT`] for a process that has the id of the image from which it is to be restored, and whose threads are to
-/// get theirs.
+/// The launcher sets this variable to [`IDS_KEPT`] for a process that has the id of the image from which it is
+/// restored, and whose threads will get theirs.
 pub const IDS_VARIABLE: &str = "STILLWIRE_IDS";
 /// See [`IDS_VARIABLE`].
 pub const IDS_KEPT: &str = "kept";
 
-/// What a process that cannot take its place exits with: as a program that could not be executed.
+/// The exit code of a process that cannot take its place: as a program that could not be executed.
 pub(crate) const EXIT_NOT_STARTED: i32 = 126;
 
 /// Called by the constructor of the library, before the program runs. Returns at once unless this process is a rank whose program
@@ -103,7 +104,7 @@ fn restore(
     generation: GenerationId,
     reader: &ImageReader,
 ) -> Result<Infallible, AgentError> {
-    // What is restored cannot be told from what was saved afterwards: every byte is checked now.
+    // Restored bytes cannot be checked afterwards: every byte is checked now.
     reader.verify(directory.storage())?;
     let (version, state) = section(directory, reader, kinds::PROCESS)?;
     let state = ProcessState::decode(version, &state)?;
@@ -148,7 +149,7 @@ fn pages(
     Ok((file, pages.offset))
 }
 
-/// What a delta takes from its base.
+/// The base of a delta.
 struct BaseImage {
     file: File,
     offset: u64,

@@ -1,4 +1,4 @@
-//! The rank that this process is, for those in it who have ports: who it is now, the keeper's line, and what ports are open.
+//! The rank that this process is, for owners of ports in it: its identity, the keeper's line, and its open ports.
 //!
 //! One lock guards all of it. It is taken before the gate of an endpoint, and the agent holds it across a cut: what a program does with a
 //! port happens before the cut or after it, and nothing is half said to a keeper that a restored process does not have any more.
@@ -26,7 +26,7 @@ use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, RANK_SLOT_MAX};
 /// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
 type Answer = (PortId, PortId, u64);
 
-/// Wakes the agent: for a rank slot that is to be taken at once, an epoch that traffic has brought, a message that waits.
+/// Wakes the agent: for a rank slot to take at once, an epoch that traffic has brought, a message that waits.
 static WAKE: OnceLock<EventFd> = OnceLock::new();
 
 /// Some port has found a rail dead.
@@ -109,7 +109,7 @@ pub fn this_rank() -> Option<&'static ThisRank> {
     }
 }
 
-/// As [`this_rank`], for who does not wait: `None` as long as the agent has no rank slot.
+/// As [`this_rank`], without waiting: `None` as long as the agent has no rank slot.
 pub(crate) fn seated() -> Option<&'static ThisRank> {
     match *STAGE.0.lock().unwrap_or_else(PoisonError::into_inner) {
         Stage::Seated(rank) => Some(rank),
@@ -127,18 +127,18 @@ pub struct ThisRank {
     state: Mutex<State>,
 }
 
-/// What changes with a life, and what ports there are.
+/// State that changes with a life, and the open ports.
 pub(crate) struct State {
     pub(crate) launch: Launch,
     /// Of the last cut; all ports have it.
     pub(crate) epoch: Epoch,
     pub(crate) line: Line,
-    /// The keeper listens to what a rank of a running job says; until then it waits here.
+    /// The keeper accepts messages of a rank only in a running job; until then they wait here.
     unsaid: Option<Vec<Message>>,
     pub(crate) open: BTreeMap<PortId, Endpoint>,
     /// Final counters of ports that closed: each new life's keeper has to know them, too (R12).
     closed: BTreeMap<PortId, Vec<ClosedLink>>,
-    /// Where peers are in this life, as the keeper has told: newer than any address that a program knows.
+    /// Where peers are in this life, as the keeper has reported: newer than any address that a program knows.
     locations: AddressTable,
     answers: Vec<Answer>,
     pub(crate) nics: Nics,
@@ -204,7 +204,7 @@ impl State {
                 links.filter_map(|index| port.peer(LinkIndex(index))).collect()
             });
             for peer in peers {
-                // Who is not there has ended: the keeper answers for it.
+                // A missing rank has ended: the keeper answers for it.
                 let Some(rails) = self.locations.get(&peer) else { continue };
                 if let Err(error) = endpoint.connect(peer, rails) {
                     failed.push((peer, error));
@@ -222,7 +222,7 @@ impl State {
                 let moved = self.nics.hand_over(&endpoints, choice);
                 // Ports that are opened later go over the same.
                 self.launch.nic = self.nics.request().clone();
-                self.tell_nic(&moved);
+                self.report_nic(&moved);
                 moved.refused.unwrap_or_default()
             }
             Err(unknown) => unknown.to_string(),
@@ -261,17 +261,17 @@ impl State {
         let endpoints: Vec<Endpoint> =
             self.nics.due().map_or(Vec::new(), |_| self.open.values().cloned().collect());
         if let Some((moved, answer)) = self.nics.look(&endpoints) {
-            self.tell_nic(&moved);
+            self.report_nic(&moved);
             self.say(answer);
         }
         if let Some(moved) = self.nics.revive(&endpoints, Instant::now()) {
             moved.complain(self.launch.rank);
-            self.tell_nic(&moved);
+            self.report_nic(&moved);
         }
         self.nics.due()
     }
 
-    fn tell_nic(&mut self, moved: &Moved) {
+    fn report_nic(&mut self, moved: &Moved) {
         if let Some(taken) = &moved.selection {
             self.say(Message::Nic { words: NicText::new(taken) });
         }
@@ -280,7 +280,7 @@ impl State {
         }
     }
 
-    /// What the keeper says of a closed port.
+    /// The keeper's data of a closed port.
     pub(crate) fn hear_closed(&mut self, port: PortId, peer: PortId, link: Option<ClosedLink>) {
         if let Some(link) = link
             && self.answers.len() < ANSWERS_MAX
@@ -320,7 +320,7 @@ impl ThisRank {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing waits to be read by the keeper. `false` also while somebody else looks.
+    /// Whether nothing waits to be read by the keeper. `false` also while another thread looks.
     pub(crate) fn has_said_all(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| state.line.wants().is_empty())
     }
@@ -330,7 +330,7 @@ impl ThisRank {
         self.rank
     }
 
-    /// Who it is in this life.
+    /// Its launch record of this life.
     pub fn launch(&self) -> Launch {
         self.lock().launch.clone()
     }
@@ -359,8 +359,8 @@ impl ThisRank {
         Ok(endpoint)
     }
 
-    /// Tells the keeper over which NIC a port of this rank reaches other hosts.
-    pub fn tell_nic(&self, nic: &NicSelection) {
+    /// Reports to the keeper the NIC over which a port of this rank reaches other hosts.
+    pub fn report_nic(&self, nic: &NicSelection) {
         self.lock().say(Message::Nic { words: NicText::new(nic) });
     }
 
@@ -525,7 +525,7 @@ mod tests {
             [1, 2, 3].map(|number| endpoint(PortId::of_rank(Rank(number), 1), life, Epoch(0)));
         let there = PortId::of_rank(Rank(2), 1);
         rank.lock().begin_life([(there, peer.addresses())].into());
-        // What the program knows: a place where somebody else is now.
+        // The program knows an old place, where another process is now.
         let link = rank.connect(&ours, there, &left.addresses()).unwrap();
         let outgoing = Outgoing { space: Space(0), tag: 4, data: 0, context: 0, silent: false };
         ours.send(link, outgoing, SendBuffer::Copied(b"hello")).unwrap();

@@ -80,7 +80,7 @@ pub struct BulkRow {
     pub udp_gbytes_per_s: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to ours over UDP.
     pub ratio_to_udp: Option<f64>,
-    /// The rings of AF_XDP alone, where that is what is measured.
+    /// The rings of AF_XDP alone, if those are measured.
     pub bare_gbytes_per_s: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to these.
     pub ratio_to_bare: Option<f64>,

@@ -11,7 +11,7 @@ const BELOW: f64 = 90.0;
 /// Titles and legends have room beside a single panel, too.
 const WIDTH_MIN: f64 = 860.0;
 
-/// Colours that people with colour blindness can tell apart (Okabe and Ito 2008).
+/// Colours that people with colour blindness can distinguish (Okabe and Ito 2008).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
@@ -29,7 +29,7 @@ pub(crate) struct Line {
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) lines: Vec<Line>,
-    /// A value of somebody else's to compare with.
+    /// A foreign value to compare with.
     pub(crate) reference: Option<(String, f64)>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Chart {
     /// Labels of the places on the horizontal axis.
     pub(crate) places: Vec<String>,
     pub(crate) panels: Vec<Panel>,
-    /// Each panel has a vertical axis of its own; the title tells its unit.
+    /// Each panel has a vertical axis of its own; the title gives its unit.
     pub(crate) own_axes: bool,
 }
 

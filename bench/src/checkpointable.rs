@@ -1,4 +1,4 @@
-//! What it costs in normal running that a port can be checkpointed.
+//! The cost of checkpoint support in normal running.
 //!
 //! Two builds of this program alternate: the ordinary one, and one with `--cfg uncheckpointable`, which takes out the checks of lives and
 //! epochs, hints, resyncs, the clock that stands still while a port is frozen, and the question whether it is frozen. What stays in
@@ -156,7 +156,7 @@ fn compare(
     let (mut with, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..options.pairs {
         progress.step(format_args!("{figure}"));
-        // Who starts first takes turns: it may get the better memory.
+        // The first one alternates: it may get the better memory.
         let first = i % 2;
         let mut early = start(&programs[first])?;
         let mut late = start(&programs[1 - first])?;

@@ -34,7 +34,7 @@ use all::all;
 pub use deltas::{DeltaArguments, StoreArguments};
 pub use messages::{BulkArguments, LatencyArguments, MovesArguments, NicArguments, RateArguments};
 
-/// Most of what is repeated, by what it is: enough for days of measuring.
+/// The most repetitions of each kind: enough for days of measuring.
 const PAIRS_MAX: u64 = 1000;
 const RUNS_MAX: u64 = 100_000;
 const SAMPLES_MAX: u64 = 1_000_000;
@@ -75,16 +75,15 @@ trips in which a frame with a message was lost, above the median of those in whi
 Freeze, dump and thaw of a port under bursts from eight processes.
 
 Eight processes send bursts of 32 messages to one port without pause; its helper thread runs; the program freezes it at random \
-instants. Before that it gets the memory ready that the dump goes to (room), and what the dump will read into the caches (warm), while messages \
+instants. Before that it gets the memory ready that the dump goes to (room), and reads the memory of the dump into the caches (warm), while messages \
 still come and go. Freeze: until no thread and no driver can touch the \
 port's memory. Dump: the port's state as bytes, payload by reference. Thaw: until the first frame can be sent. Every 20th freeze is announced to the peers and copies payload; it is timed \
 apart. Links beyond the eight have made contact and fallen silent. In flight: payload sent or announced and not acknowledged, \
 counted from the frozen port.
 
 With --mpi: ports frozen under a running MPI program. A program that checks its own results runs under MPICH, in turns without \
-and with each port of each rank being frozen, dumped and thawed every few milliseconds; it is not told. Prints freeze, dump and thaw by \
-rank, dumps that were compared with the port, and the slowdown; exit code 3 if a result is wrong, a port was not frozen, or a \
-dump is not what was frozen. Without a PROGRAM one of ours runs: collectives, messages and one-sided operations at once.")]
+and with each port of each rank being frozen, dumped and thawed every few milliseconds, without notice to the program. Prints freeze, dump and thaw by \
+rank, dumps that were compared with the port, and the slowdown; exit code 3 if a result is wrong, a port was not frozen, or a dump differs from the frozen port. Without a PROGRAM one of ours runs: collectives, messages and one-sided operations at once.")]
     Freeze(FreezeArguments),
     /// Ports frozen on one kind of NIC and thawed on another, with messages on their way
     #[command(long_about = "\
@@ -98,8 +97,7 @@ make the new one (open) stands apart. After each move every message has to arriv
     #[command(long_about = "\
 Pause of a process that is saved as a whole, against a bare fork and CRIU.
 
-A process with so much memory is captured whole, writes to a share of its pages, and is captured again, the way that takes less \
-time: a copy of what was written, or a fork. Bare forks of the same process come before, between and after; with --criu its dumps, \
+A process with so much memory is captured whole, writes to a share of its pages, and is captured again, the way that takes less time: a copy of written pages, or a fork. Bare forks of the same process come before, between and after; with --criu its dumps, \
 too, which need root. It has a port, which is frozen and thawed. Then a process is saved to files, and a new one becomes it. At last a program \
 works with a checkpoint and without, in turns; then a sequence: one checkpoint every few seconds as `run` takes them, beside a program that has none.")]
     Pause(PauseArguments),
@@ -113,26 +111,23 @@ reed-solomon-simd, and with --isal Intel's storage library (Debian: libisal2), w
 same parity.
 
 With --nodes images of so many nodes are protected from end to end, by a protector for each node, over UDP on this machine, with limits on each \
-node's link and disk. In turns with that, bytes go over the same links and to the same directories by themselves, and the figure is compared with \
-what they gave. With --program each node runs one, whose checkpoints are protected as whole images and as what has changed. With --job each run is \
-a job of `stillwire run`, with processes, keepers and directories of its own, whose memory changes: of its first checkpoint, and of the next one, is told \
-how long a rank stood, and when images were written, protected and committed. --link and --disk are the limits of each node; those of the disk hold for what ranks write of images, too.")]
+node's link and disk. In turns with that, bytes go over the same links and to the same directories by themselves, and the figure is compared with theirs. With --program each node runs one, whose checkpoints are protected as whole images and as changes. With --job each run is \
+a job of `stillwire run`, with processes, keepers and directories of its own, whose memory changes: the bench reports for its first checkpoint, and for the next one, how long a rank stood, and when images were written, protected and committed. --link and --disk are the limits of each node; those of the disk hold for the ranks' images, too.")]
     Parity(ParityArguments),
-    /// How quickly differences are found, and what they save
+    /// Speed of finding differences, and their savings
     #[command(long_about = "\
-How quickly differences are found, and what they save.
+Speed of finding differences, and their savings.
 
 Hashing against memcpy, in turns, on one core, on buffers beyond four times the last cache. Then two programs that compute, a \
 multiplication of matrices and a relaxation with a lower and an upper sweep, are saved after each step: every checkpoint full, as a delta to \
-the one before, to the first, to a base that changes when deltas have grown; each until it is durable. What is restored is compared; exit code 3 if it differs.")]
+the one before, to the first, to a base that changes when deltas have grown; each until it is durable. Restored contents are compared; exit code 3 if it differs.")]
     Delta(DeltaArguments),
-    /// What packets cost, and what reading single blocks of them saves
+    /// Cost of packets, and the savings of reading single blocks
     #[command(long_about = "\
-What packets cost, and what reading single blocks of them saves.
+Cost of packets, and the savings of reading single blocks.
 
 Packing and unpacking by codec and content; lengths of packets; and one chain of eight checkpoints, stored plain, with each file compressed as a whole, and \
-in packets: time to restore the newest, and to read one block. Files are in the page cache: what is measured is arithmetic. What is restored is \
-compared; exit code 3 if it differs.")]
+in packets: time to restore the newest, and to read one block. Files are in the page cache: the bench measures arithmetic. Restored contents are compared; exit code 3 if it differs.")]
     Store(StoreArguments),
     /// What it costs in normal running that a port can be checkpointed
     #[command(long_about = "\
@@ -146,19 +141,18 @@ ratio with its 95 % interval over many pairs of processes.")]
     Protocol(ProtocolArguments),
     /// MPICH over ours and over what it ships with
     #[command(long_about = "\
-MPICH over ours and over what it ships with.
+MPICH over ours and over its own networks.
 
 One MPICH, two ranks, one measuring program; under it in turns ours over shared memory and over UDP, libfabric's shm, tcp and \
 udp;ofi_rxd, UCX over shared memory and over TCP, and MPICH's own shared memory. Half round trip, bandwidth and messages per second \
 by length; allreduce, alltoall, put and get. Before anything is timed, each stack moves every kind of transfer with every byte \
-compared; one that fails is named with the reason. Wants an MPICH that has mpicc (pip install mpich==5.0.2).")]
+compared; one that fails is named with the reason. Needs an MPICH that has mpicc (pip install mpich==5.0.2).")]
     Mpi(MpiArguments),
-    /// All of them but mpi, one after the other, with what they print in a folder
+    /// All benches but mpi, one after the other, with their output in a folder
     #[command(long_about = "\
-All of them but mpi, one after the other, with what they print in a folder.
+All benches but mpi, one after the other, with their output in a folder.
 
-Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. What a bench needs and is not here, such as network namespaces \
-without root, is told in its place. Exit code 3 if what one of them ran came to a wrong result. The machine should have nothing else to do.")]
+Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. A bench without its requirements, such as root for network namespaces, leaves a message in their place. Exit code 3 if one of them got a wrong result. The machine should have nothing else to do.")]
     All {
         /// The folder, made if it does not exist
         #[arg(long, value_name = "DIR")]
@@ -226,7 +220,8 @@ pub struct PeriodicFreezeArguments {
     /// Milliseconds between two freezes of a port
     #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().every_ms, value_parser = number::<u32>(1..=60_000))]
     every_ms: u32,
-    /// A port stands still for so long each time, as while the memory of its process is saved, and tells its peers before; 0: only for the dump
+    /// How long a port stands still each time, as while the memory of its process is saved; announced to its peers; 0:
+    /// only for the dump
     #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().pause_ms, value_parser = number::<u32>(0..=10_000))]
     pause_ms: u32,
     /// Ports are frozen again and again for so long, over all runs; a PROGRAM is run until then
@@ -332,7 +327,7 @@ pub struct MpiArguments {
     /// Folder of libstillwire_fi.so [default: that of this program]
     #[arg(long, value_name = "DIR")]
     provider: Option<PathBuf>,
-    /// Only these stacks; a wrong name is told which there are
+    /// Only these stacks; a wrong name lists the known ones
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     stacks: Vec<String>,
     /// Lengths of messages [default: twelve from 0 to 64 MiB]
@@ -624,7 +619,7 @@ impl Bench {
     }
 }
 
-/// What a bench has to say.
+/// The result of a bench.
 #[derive(Debug)]
 pub struct Outcome {
     /// Text, or one JSON object.

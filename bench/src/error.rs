@@ -1,4 +1,4 @@
-//! What can go wrong with a measurement.
+//! Errors of a measurement.
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
@@ -7,11 +7,11 @@ pub enum BenchError {
     #[error("a measuring process could not be started: {0}; check the limits of processes and memory")]
     Start(std::io::Error),
     /// A measuring process ended or spoke out of turn.
-    #[error("measuring process {role}: {what}; what it wrote to stderr says why")]
+    #[error("measuring process {role}: {what}; its standard error says why")]
     Worker {
-        /// What it was to do.
+        /// Its task.
         role: &'static str,
-        /// What happened instead.
+        /// The failure.
         what: &'static str,
     },
     /// A measuring process speaks another version of the conversation, or the pipe broke.
@@ -34,7 +34,7 @@ pub enum BenchError {
          CAP_SYS_ADMIN, devices CAP_NET_ADMIN, AF_XDP itself CAP_NET_RAW and CAP_BPF, all of them on the host)"
     )]
     NoNamespaces {
-        /// What is missing, or failed.
+        /// The missing facility, or the failure.
         what: String,
     },
     /// An endpoint could not be opened, connected, frozen or closed.
@@ -59,14 +59,14 @@ pub enum BenchError {
         path: std::path::PathBuf,
     },
     /// Cargo failed.
-    #[error("cargo could not build the program to measure ({what}); what it wrote to stderr says why")]
+    #[error("cargo could not build the program to measure ({what}); its standard error says why")]
     Build {
-        /// What cargo or the system said.
+        /// The error of cargo or the system.
         what: String,
     },
     /// A program is not the one that was asked for.
     #[error(
-        "{path} is not a build {expected} what checkpoints need: swap --with and --without, or build it again"
+        "{path} is not a build {expected} checkpoint support: swap --with and --without, or build it again"
     )]
     WrongBuild {
         /// Which program.
@@ -75,9 +75,9 @@ pub enum BenchError {
         expected: &'static str,
     },
     /// Links can be handed over only where there are two rails.
-    #[error("--handover wants --rails auto: with {rails} alone there is no other rail to hand links to")]
+    #[error("--handover needs --rails auto: with {rails} alone there is no other rail to hand links to")]
     OneRail {
-        /// What was asked for.
+        /// The requested value.
         rails: &'static str,
     },
     /// A measured process could not be captured.
@@ -111,10 +111,10 @@ pub enum BenchError {
     Library {
         /// The library.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// A protector did not do what it was told.
+    /// A protector failed.
     #[error("a protector failed: {0}")]
     Protector(protector::ProtectorError),
     /// A job did not do what it was to do.
@@ -122,7 +122,7 @@ pub enum BenchError {
         "a job could not be measured: {what}; `stillwire doctor` says what jobs need here, and cc has to be there"
     )]
     Job {
-        /// What happened.
+        /// The failure.
         what: String,
     },
     /// The launcher is missing, which starts the jobs that are measured.
@@ -134,16 +134,16 @@ pub enum BenchError {
         /// Where it was looked for.
         path: std::path::PathBuf,
     },
-    /// Somebody wants it to end.
+    /// A signal has stopped it.
     #[error("it was stopped")]
     Stopped,
     /// No way that parity can take.
     #[error(transparent)]
     Shape(#[from] protector::NoSuchShape),
     /// More may be lost than there are.
-    #[error("{scheme} wants at least {needed} nodes, {nodes} were named with --nodes")]
+    #[error("{scheme} needs at least {needed} nodes, {nodes} were named with --nodes")]
     Nodes {
-        /// How nodes are to be protected.
+        /// The scheme that protects nodes.
         scheme: String,
         /// How many there are.
         nodes: usize,
@@ -158,12 +158,12 @@ pub enum BenchError {
     Write {
         /// Which file.
         path: std::path::PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A message is not what was sent.
     #[error(
-        "message {tag} has come with other bytes than were sent: a fault of this program, of the memory, or of a NIC"
+        "message {tag} arrived with other bytes than were sent: a fault of this program, of the memory, or of a NIC"
     )]
     Altered {
         /// Which.
@@ -177,7 +177,7 @@ pub enum BenchError {
     },
     /// Messages did not come.
     #[error(
-        "{received} of {expected} messages have come after {seconds} s: the machine is overloaded, or the transport has lost some; try again"
+        "{received} of {expected} messages arrived within {seconds} s: the machine is overloaded, or the transport has lost some; try again"
     )]
     Missing {
         /// Sent.
@@ -192,7 +192,7 @@ pub enum BenchError {
         "waited {seconds} s for {what}: the machine is overloaded, or frames are lost for good; try again"
     )]
     Stalled {
-        /// What was waited for.
+        /// The awaited event.
         what: &'static str,
         /// For how long.
         seconds: u64,

@@ -8,10 +8,10 @@ use nix::unistd::Pid;
 
 use crate::error::BenchError;
 
-/// Exit code of a program that somebody has ended.
+/// Exit code of a program that a signal has ended.
 const ENDED: i32 = 130;
 
-/// Whether somebody wants this program to end.
+/// Whether a signal has asked this program to end.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<Noted>);
 
@@ -23,8 +23,8 @@ struct Noted {
 }
 
 impl Interrupt {
-    /// From here on signals that end a process are only noticed, if no other thread was started before: the first one. The second one ends it where it stands,
-    /// for what it waits for may never come, and tells what runs below it.
+    /// From here on signals that end a process are only noticed, if no other thread was started before: the first one.
+    /// The second one ends it at once, as it may wait for ever, and passes the signal on to its children.
     pub(crate) fn notice() -> Result<Interrupt, BenchError> {
         let mut signals = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
@@ -46,7 +46,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// An error, if somebody does.
+    /// An error if it has been asked to end.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         if self.0.stopped.load(Ordering::Relaxed) { Err(BenchError::Stopped) } else { Ok(()) }
     }

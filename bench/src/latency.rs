@@ -152,7 +152,7 @@ enum Side {
 }
 
 impl Side {
-    /// What is measured in turns; ours is the last one.
+    /// Measured in turns; ours is the last one.
     fn all(nic: Nic) -> &'static [Side] {
         match nic {
             Nic::Udp => &[Side::Bare, Side::Ours],
@@ -178,7 +178,7 @@ struct RunResult {
 /// Measures.
 ///
 /// # Errors
-/// [`BenchError`] if a process, a socket or a message fails, or there is no right to what is measured.
+/// [`BenchError`] if a process, a socket or a message fails, or the process lacks rights for the measurement.
 pub fn run(options: &LatencyOptions) -> Result<LatencyReport, BenchError> {
     let machine = Machine::here();
     let testbed = Testbed::make(options.nic, options.program)?;

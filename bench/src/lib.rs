@@ -4,7 +4,8 @@
 //! machine absolute times move, the ratio of two neighbouring runs hardly does. Each returns a report that serialises to one
 //! JSON object and prints as a table.
 //!
-//! The measuring processes are this program, started again: whoever calls a bench calls [`run_if_worker`] first in `main`.
+//! The measuring processes are this program, started again: a program with benches calls [`run_if_worker`] first in
+//! `main`.
 
 pub mod bulk;
 mod chart;

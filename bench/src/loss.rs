@@ -1,4 +1,4 @@
-//! What lost frames cost: goodput of a stream, and the delay of a single message.
+//! The cost of lost frames: goodput of a stream, and the delay of a single message.
 //!
 //! Two processes, UDP on loopback, header authentication, helper threads running; under each port a wrapper that loses frames at a
 //! stated rate as they are sent, acknowledgements included, so both directions lose. Lossless runs go over ports of their own, which never lose
@@ -405,7 +405,7 @@ impl End {
     }
 }
 
-/// One round trip, and what was lost in it.
+/// One round trip, and its losses.
 struct Trip {
     micros: f64,
     ours: Tally,

@@ -67,14 +67,15 @@ impl fmt::Display for Machine {
     }
 }
 
-/// What processors did meanwhile.
+/// The processors' load meanwhile.
 #[derive(Clone, Copy, PartialEq, Serialize, Debug)]
 pub struct Processor {
     /// Processor time of this process by time: 1 is one core.
     pub cores_used: f64,
     /// That by all cores.
     pub machine_used: f64,
-    /// Part of all cores that was used by whatever there is; `null` where the system does not tell, or the time was too short.
+    /// Part of all cores that all processes used; `null` where the system does not report it, or the time was too
+    /// short.
     pub machine_busy: Option<f64>,
 }
 

@@ -66,7 +66,7 @@ pub struct MoveRow {
     pub dump_bytes: usize,
     /// The kernel's: the old NIC is given back.
     pub close_us: Tail,
-    /// The kernel's: the new NIC is had.
+    /// The kernel's: opening the new NIC.
     pub open_us: Tail,
     /// From bytes to a port that can send.
     pub thaw_us: Tail,

@@ -1,4 +1,4 @@
-//! One end of a measured pair: an endpoint over UDP on loopback, and what both ends have to know of each other.
+//! One end of a measured pair: an endpoint over UDP on loopback, and the data that both ends exchange.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ pub(crate) fn open_without_helper(
     Ok(Endpoint::open(port(rank, auth), vec![rail], config)?)
 }
 
-/// A message that nobody waits for the completion of.
+/// A message without a completion.
 pub(crate) fn silent(tag: u64) -> Outgoing {
     Outgoing { space: Space(0), tag, data: 0, context: 0, silent: true }
 }
@@ -145,7 +145,7 @@ pub(crate) fn receive(tag: u64, bytes_max: u64, context: u64) -> Receive {
     Receive { space: Space(0), source: None, tag, ignore: 0, bytes_max, context, multi: None }
 }
 
-/// Tells two processes their rails, and each what the other says of itself.
+/// Sends their rails to two processes, and to each the other's introduction.
 pub(crate) fn introduce<Hello: Serialize + DeserializeOwned>(
     mut workers: [Worker; 2],
     testbed: &Testbed,

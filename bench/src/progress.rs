@@ -1,4 +1,4 @@
-//! How far a measurement is: on standard error, if it takes more than some seconds.
+//! Prints the progress of a long measurement on standard error.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

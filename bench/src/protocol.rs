@@ -1,7 +1,7 @@
 //! What the protocol alone costs per message: two ports in one thread, frames handed over by function calls.
 //!
-//! No socket, no clock, no other thread: what remains is our own arithmetic, which the other benches cannot tell from the
-//! kernel's.
+//! No socket, no clock, no other thread: what remains is our own arithmetic, which the other benches cannot separate
+//! from the kernel's.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ impl Pair {
                     let frame = &self.frame[..written.frame_bytes];
                     end.port.handle_frame(now, RAIL, frame, &mut end.landing);
                 }
-                // The acknowledgement; nobody needs it, but the link owes nothing then.
+                // The acknowledgement; it is not needed, but the link owes nothing then.
                 let later = now + ACKNOWLEDGED_AFTER;
                 end.port.handle_timeout(later);
                 while end.port.poll_transmit(later, RAIL, &mut self.frame).is_some() {}

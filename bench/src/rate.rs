@@ -166,7 +166,7 @@ enum Side {
 }
 
 impl Side {
-    /// What is measured in turns; ours is the last one.
+    /// Measured in turns; ours is the last one.
     fn all(nic: Nic) -> &'static [Side] {
         match nic {
             Nic::Udp => &[Side::BareUdp, Side::Ours],
@@ -191,7 +191,7 @@ struct Run {
 /// Measures.
 ///
 /// # Errors
-/// [`BenchError`] if a process, a socket or a message fails, or there is no right to what is measured.
+/// [`BenchError`] if a process, a socket or a message fails, or the process lacks rights for the measurement.
 pub fn run(options: &RateOptions) -> Result<RateReport, BenchError> {
     let machine = Machine::here();
     let testbed = Testbed::make(options.nic, options.program)?;
@@ -266,7 +266,7 @@ impl RatePair {
         Ok(messages as f64 / seconds)
     }
 
-    /// Messages per second of one run of ours; `messages` is a multiple of what is handed over at a time.
+    /// Messages per second of one run of ours; `messages` is a multiple of the messages handed over at a time.
     pub(crate) fn ours(&mut self, messages: usize) -> Result<f64, BenchError> {
         self.run(Side::Ours, messages)
     }

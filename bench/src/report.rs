@@ -7,7 +7,7 @@ use serde::Serialize;
 /// One of the design's bars.
 #[derive(Clone, Serialize, Debug)]
 pub struct Bar {
-    /// What it is about.
+    /// Its subject.
     pub name: &'static str,
     /// What was found: the worst, if several figures are meant.
     pub value: f64,

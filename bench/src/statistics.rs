@@ -65,8 +65,8 @@ pub(crate) struct Interval {
 const RESAMPLES: usize = 10_000;
 
 impl Interval {
-    /// Of the median of what `values` are drawn from, by bootstrap: the middle 95 % of the medians of as many values drawn
-    /// from them again. The same values give the same interval.
+    /// Of the median of the distribution of `values`, by bootstrap: the middle 95 % of the medians of as many values
+    /// drawn from them again. The same values give the same interval.
     pub(crate) fn of_median(values: &[f64]) -> Interval {
         Interval::of(values, &|sample| percentile(&sorted(sample), 0.5))
     }

@@ -1,7 +1,8 @@
 //! Where measured processes stand: on this host's loopback, or in two network namespaces that pairs of virtual Ethernet devices join.
 //!
-//! Each path that is measured in turns has a pair of devices of its own, all alike: a device has room for one program of AF_XDP, and what goes
-//! over UDP is not to pass one. Namespaces and devices vanish with the processes and descriptors that hold them.
+//! Each path that is measured in turns has a pair of devices of its own, all alike: a device has room for one program
+//! of AF_XDP, and frames over UDP must not pass one. Namespaces and devices vanish with the processes and descriptors
+//! that hold them.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -107,7 +108,7 @@ impl RailSpec {
     fn at(&self, wire: Wire) -> SocketAddr {
         match self.nic {
             Nic::Xdp => SocketAddr::from((wire.address(self.side), 0)),
-            // The device's own address, so that what goes through the kernel takes the same network.
+            // The device's own address, so that frames through the kernel take the same network.
             Nic::Verbs => {
                 let own = self.verbs().map(|rail| rail.gid().to_canonical());
                 own.map_or(pair::ANY, |ip| SocketAddr::new(ip, 0))
@@ -167,7 +168,7 @@ impl RailSpec {
         Ok(BareXdp::open(&self.queue(Wire::Bare))?)
     }
 
-    /// A rail over UDP to who sits at `self`'s device for `wire`, from the other side.
+    /// A rail over UDP to the peer at `self`'s device for `wire`, from the other side.
     pub(crate) fn rail_of_a_peer(&self, wire: Wire) -> Result<Box<dyn Driver>, BenchError> {
         match self.nic {
             Nic::Xdp => Ok(Box::new(UdpDriver::open(&UdpConfig::new(self.at(wire)))?)),

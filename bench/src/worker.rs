@@ -32,7 +32,7 @@ const ROLES: &[(&str, Role)] = &[
     (crate::pause::RESTORED, crate::pause::restore),
 ];
 
-/// No measuring process lives longer than this, whatever it waits for.
+/// No measuring process lives longer than this, even if it waits.
 const LIFETIME_SECONDS: u32 = 1800;
 
 /// Does the work of a measuring process if this program was started as one, and never returns then. Call it first in `main`.
@@ -106,7 +106,7 @@ impl Worker {
     pub(crate) fn tell<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
         match &mut self.to {
             Some(to) => tell(to, value),
-            None => Err(BenchError::Worker { role: self.role, what: "has been told to end" }),
+            None => Err(BenchError::Worker { role: self.role, what: "was asked to end" }),
         }
     }
 
@@ -131,7 +131,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The end of its input tells it to go; one that hangs in a measurement is killed.
+        // The end of its input makes it exit; one that hangs in a measurement is killed.
         self.to = None;
         for _ in 0..100 {
             if matches!(self.child.try_wait(), Ok(Some(_))) {

@@ -22,7 +22,7 @@ use crate::limits::{
 };
 use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
 
-/// What is done when a fault is detected.
+/// The reaction to a detected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFault {
@@ -50,7 +50,7 @@ pub enum OnExit {
 pub struct CheckpointConfig {
     /// Name of the checkpoint protocol.
     pub protocol: String,
-    /// Time from the beginning of one checkpoint to that of the next; `None`: only when somebody asks.
+    /// Time from the beginning of one checkpoint to that of the next; `None`: only on request.
     #[serde(with = "optional_text")]
     pub every: Option<Duration>,
     /// Time for one checkpoint, from the command until all images are durable; then it is abandoned.
@@ -68,7 +68,7 @@ impl Default for CheckpointConfig {
     }
 }
 
-/// What is a fault, and what is done about it.
+/// Which endings are faults, and the reaction to them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultConfig {
@@ -129,7 +129,7 @@ impl Default for KeeperConfig {
 pub struct JobConfig {
     /// How checkpoints are taken.
     pub checkpoint: CheckpointConfig,
-    /// What is a fault, and what is done about it.
+    /// Which endings are faults, and the reaction to them.
     pub fault: FaultConfig,
     /// How keepers watch each other.
     pub keeper: KeeperConfig,
@@ -142,7 +142,7 @@ impl JobConfig {
     /// Reads the JSON of a job file and checks it.
     ///
     /// # Errors
-    /// With the field, what was expected and what was found.
+    /// With the field, the expected and the found value.
     pub fn parse(json: &[u8]) -> Result<JobConfig, ConfigError> {
         if json.len() > JOB_FILE_BYTES_MAX {
             return Err(ConfigError::TooLong { expected: JOB_FILE_BYTES_MAX, found: json.len() });

@@ -12,7 +12,7 @@ use crate::names::GenerationId;
 /// Everybody's addresses.
 pub type AddressTable = BTreeMap<PortId, Vec<RawAddress>>;
 
-/// What a rank knows when it may run.
+/// A rank's facts when it may run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Started {
     /// The epoch in which its life begins.

@@ -128,7 +128,7 @@ pub enum ConfigError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's error.
         what: alloc::string::String,
     },
     /// The file is longer than any job file.
@@ -144,9 +144,9 @@ pub enum ConfigError {
     Range {
         /// Path of the field.
         field: &'static str,
-        /// What would be right.
+        /// The expected value.
         expected: &'static str,
-        /// What is there.
+        /// The present contents.
         found: alloc::string::String,
     },
     /// No component of that name in this build.
@@ -156,7 +156,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Names that exist.
         expected: &'static str,
-        /// What is there.
+        /// The present contents.
         found: alloc::string::String,
     },
 }

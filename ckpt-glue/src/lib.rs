@@ -8,11 +8,11 @@
 //! |-----------------|------------------------|-----------------------------------------------------------------------|
 //! | [`Job`]         | beside the coordinator | nothing by itself: joins the next two to keepers and store            |
 //! | [`coordinator`] | in [`Job`]             | when a checkpoint begins, which epoch, whether it is committed        |
-//! | [`Recovery`]    | in [`Job`]             | which life runs, and what it restores                                 |
+//! | [`Recovery`]    | in [`Job`]             | which life runs, and the generation it restores                       |
 //! | [`Keeper`]      | one for each node      | which processes run on the node; speaks for those that have ended     |
 //! | [`Enrolment`]   | in a rank's process    | when the rank knows everybody's address and may run                   |
 //! | [`Participant`] | in a rank's process    | when the rank cuts                                                    |
-//! | [`pmi::Server`] | beside the keeper      | what the ranks of an MPI library are told about each other            |
+//! | [`pmi::Server`] | beside the keeper      | key-value exchange and barriers of the ranks of an MPI library        |
 //! | [`rails::RailChange`] | beside the coordinator | when all ranks go over another NIC at another address             |
 //!
 //! Every machine is driven in the same way: `handle(now, input)`, then `poll_output()` until there is none, and
@@ -20,10 +20,10 @@
 //!
 //! # The order of messages
 //!
-//! C is the coordinator ([`Job`]), K a keeper, R a rank, S the store. Keepers form a tree with the coordinator above its
-//! top ([`Layout`]): what goes down is passed on to children and own ranks, what comes up is added up until the whole part
-//! of the tree has answered, so a checkpoint takes O(N) messages. Only `Fence`, its answer, and `KeeperHello` go straight,
-//! because the tree may be broken when they are needed.
+//! C is the coordinator ([`Job`]), K a keeper, R a rank, S the store. Keepers form a tree with the coordinator above
+//! its top ([`Layout`]): commands are passed down to children and own ranks, answers are added up until the whole part
+//! of the tree has answered, so a checkpoint takes O(N) messages. Only `Fence`, its answer, and `KeeperHello` go
+//! straight, because the tree may be broken when they are needed.
 //!
 //! **A life begins** (R7, R9). The first life differs from a later one only in that there is nothing to end.
 //!

@@ -19,7 +19,7 @@ pub const ENTRIES_MAX: usize = 1024;
 /// Ports that one rank may register at its start.
 pub const PORTS_PER_RANK_MAX: usize = 64;
 
-/// Bytes of what is said about a NIC in one message: a sentence with the name of a device and the reason of a refusal.
+/// Bytes of the text about a NIC in one message: a sentence with the name of a device and the reason of a refusal.
 pub const NIC_WORDS_BYTES_MAX: usize = 512;
 
 /// Bytes of the reason for which a rank has no image, in one message: it names files and addresses.
@@ -48,19 +48,19 @@ pub const EPOCH_STEP_MAX: u32 = transport::config::EPOCH_STEP_MAX;
 /// Highest epoch that is named: a port with a higher one could not be loaded. One checkpoint a second gets there in 68 years.
 pub const EPOCH_MAX: u32 = transport::config::EPOCH_MAX;
 
-/// Longest time that a native rank which was told of a cut by traffic waits for the coordinator's command to name the
+/// Longest time that a native rank, informed of a cut by traffic, waits for the coordinator's command to name the
 /// point. The command left before the frame did; a tree of 17 levels takes milliseconds.
 pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
 
 /// Longest time that the coordinator waits for the counts of all native ranks.
 pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// After this time a keeper names a rank of its own that has not said its count: before the coordinator gives up, which knows only
-/// that somebody is missing.
+/// After this time a keeper names a rank of its own that has not said its count: before the coordinator gives up, which
+/// knows only that a rank is missing.
 pub const POINT_SILENCE: Duration = Duration::from_secs(2);
 
-/// Counted points that the coordinator names ahead of the fastest rank, at most. A point so far ahead that nobody
-/// reaches it in the time of a checkpoint is no point.
+/// Counted points that the coordinator names ahead of the fastest rank, at most. A point that is too far ahead is not
+/// reached within the time of a checkpoint.
 pub const POINT_MARGIN_MAX: u64 = 1 << 20;
 
 /// Counted points that the coordinator names ahead of the fastest rank, at least. A rank passes as many points as it has
@@ -69,8 +69,8 @@ pub const POINT_MARGIN_MAX: u64 = 1 << 20;
 /// point after one interval more.
 pub const POINT_MARGIN_MIN: u64 = 2;
 
-/// Least time that all ranks get to come to the named point. Who has cut already goes on meanwhile, but cannot be heard by
-/// who has not: a point that is not reached costs a job this long.
+/// Least time that all ranks get to reach the named point. Ranks that have cut continue meanwhile, but cannot be heard
+/// by ranks that have not: a point that is not reached costs a job this long.
 pub const POINT_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// How many times as long as at their mean pace ranks may take to come to the point.
@@ -87,7 +87,7 @@ pub const POINT_TIME_SHARE: f32 = 0.75;
 /// Factor by which misses widen the margin, as a power of two, at most.
 pub const POINT_WIDENINGS_MAX: u32 = 12;
 
-/// Checkpoints abandoned in a row for points that did not line up, after which the user is told.
+/// Checkpoints abandoned in a row for points that did not line up, after which the user is informed.
 pub const MISALIGNED_REPORT_AFTER: u32 = 3;
 
 /// Longest wait for all nodes to say that their processes of the old life are dead (R9).
@@ -120,14 +120,15 @@ pub const CHECKPOINT_EVERY_MIN: Duration = Duration::from_millis(1);
 /// Longest duration that a job file may name: a year.
 pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Least time before a time limit at which the last checkpoint begins: the ranks stop, and what they wrote last is shown, in the same time.
+/// Least time before a time limit at which the last checkpoint begins: the ranks stop, and their last output is shown,
+/// in the same time.
 pub const TIME_LIMIT_LEAD_MIN: Duration = Duration::from_secs(1);
 
-/// Times that the last checkpoint before a time limit gets, of what the longest before it took. One of the timer that has just begun
-/// comes first, and memory grows.
+/// Times that the last checkpoint before a time limit gets, as a multiple of the longest before it. One of the timer
+/// that has just begun comes first, and memory grows.
 pub const TIME_LIMIT_MARGIN: u32 = 3;
 
-/// How often the last checkpoint before a time limit is tried, if each attempt comes to nothing at once.
+/// How often the last checkpoint before a time limit is tried, if each attempt fails at once.
 pub const TIME_LIMIT_TRIES: u32 = 4;
 
 /// Shortest time between heartbeats of keepers.
@@ -169,8 +170,8 @@ pub const PMI_LONG_FIELDS_MAX: usize = 4096;
 /// Programs of one `spawn`, each with arguments of its own.
 pub const PMI_SPAWN_COMMANDS_MAX: u32 = 256;
 
-/// Spawned processes that run at one time in a job. A program that spawns without end is told so before the machine has no
-/// room left.
+/// Spawned processes that run at one time in a job. A program that spawns without end gets an error before the machine
+/// runs out of resources.
 pub const PMI_SPAWN_PROCESSES_MAX: u32 = 1024;
 
 /// Bytes of keys and values that a spawned world may put, for each of its processes.
@@ -179,7 +180,7 @@ pub const PMI_SPAWNED_STORE_BYTES_MAX: usize = 256 << 10;
 /// Bytes of one line that clients of PMI-1 read: their buffer has 1,024, with a zero at its end.
 pub const PMI_REPLY_BYTES_MAX: usize = 1023;
 
-/// Bytes of the name of the space of keys, as clients are told.
+/// Bytes of the name of the space of keys, as clients get it.
 pub const PMI_NAME_BYTES_MAX: usize = 256;
 
 /// Bytes of a key.

@@ -42,7 +42,7 @@ impl fmt::Debug for GenerationId {
     }
 }
 
-/// What names the content of one image; computed by the store, only compared here.
+/// The digest of one image's content; computed by the store, only compared here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ImageDigest(pub u64);
 
@@ -58,7 +58,7 @@ impl fmt::Debug for ImageDigest {
     }
 }
 
-/// Who sends or receives a control message.
+/// The sender or receiver of a control message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Party {
     /// The coordinator of the job.

@@ -1,4 +1,4 @@
-//! The part that a rank plays in a checkpoint: when it cuts, and what it says about it.
+//! The part that a rank plays in a checkpoint: when it cuts, and its messages about it.
 //!
 //! The shell around it lives in the rank's process: it carries out [`Output`]s in order and at once, holding the same lock
 //! that keeps the program and the helper thread away from the ports. After [`Output::TakeCut`] or
@@ -17,7 +17,7 @@ use crate::names::ImageDigest;
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
 
-/// What happens to a participant.
+/// An input of a participant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// A message from the keeper. The caller has checked job and life (R7).
@@ -27,9 +27,9 @@ pub enum Input {
         /// The frame's epoch.
         epoch: Epoch,
     },
-    /// The first peer that has not received a message which the program sent without a request and which a peer could not
-    /// receive any more before its own cut; `None`: there is no such message. Told before [`Input::PointReached`] and
-    /// [`Input::Finalizing`], and when it changes.
+    /// The first peer that has not received a message which the program sent without a request and which a peer could
+    /// not receive any more before its own cut; `None`: there is no such message. Given before [`Input::PointReached`]
+    /// and [`Input::Finalizing`], and when it changes.
     Unreceived {
         /// The peer.
         by: Option<Rank>,
@@ -43,7 +43,7 @@ pub enum Input {
     Finalizing,
     /// From now on the rank holds something that cannot be saved; `None`: no more.
     Unsavable {
-        /// What, by the shell's own numbering.
+        /// The unsavable state, by the shell's own numbering.
         what: Option<u32>,
     },
     /// The image is durable.
@@ -54,7 +54,7 @@ pub enum Input {
         digest: ImageDigest,
         /// Its size.
         bytes: u64,
-        /// What it cost.
+        /// Its cost.
         statistics: CutStatistics,
     },
     /// The image could not be written. The epoch has been raised all the same.
@@ -66,7 +66,7 @@ pub enum Input {
     },
 }
 
-/// What a participant wants done.
+/// An output of a participant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Freeze all ports, capture memory, raise the epoch, thaw: one instant (R2). Answer with [`Input::Captured`] or
@@ -119,13 +119,13 @@ pub struct Counters {
 ///          (Instant)                 +--> Waiting, Writing: a higher cut cancels the image
 /// ```
 ///
-/// Nobody waits for another rank's cut. What a rank has sent before its point goes on reaching the peers that have not cut
+/// No rank waits for another rank's cut. Messages sent before a rank's point still reach the peers that have not cut
 /// (R4), except a message that has no number yet or whose payload the peer has still to ask for: with such a message
 /// ([`Input::Unreceived`]) the rank stands at its point until it has been received, for [`STAND_MAX`] at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Running,
-    /// Told to cut, but not at a point where the rank can be saved.
+    /// Ordered to cut, but not at a point where the rank can be saved.
     Waiting {
         epoch: Epoch,
         point: Option<u64>,
@@ -185,7 +185,7 @@ impl Participant {
         self.epoch
     }
 
-    /// What was turned away.
+    /// The counts of rejected messages.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -376,7 +376,7 @@ impl Participant {
             _ => {}
         }
         if epoch > self.epoch {
-            // The others are there already: a rank left behind could read nobody's frames (R2).
+            // The others are there already: a rank left behind could read no frames of the others (R2).
             self.raise(epoch, NoImageReason::Abandoned {});
         }
     }

@@ -1,6 +1,6 @@
 //! The three kinds of component that make a fault-tolerance model, chosen by name in the job's configuration.
 //!
-//! * [`CheckpointProtocol`]: what is done in normal running, and who must roll back. `coordinated`.
+//! * [`CheckpointProtocol`]: the work in normal running, and the ranks that must roll back. `coordinated`.
 //! * [`FaultDetector`]: which reports are faults. `process-death`.
 //! * [`RecoveryProtocol`]: what is done about a fault. `restart`.
 
@@ -31,10 +31,10 @@ pub struct LifeView {
     pub counted: u32,
 }
 
-/// What happens to a checkpoint protocol.
+/// An input of a checkpoint protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckpointInput {
-    /// Somebody asks for a checkpoint.
+    /// A request for a checkpoint.
     Request(Source),
     /// The counts of all ranks (a [`Message::PointReport`] of the whole job).
     Points {
@@ -74,7 +74,7 @@ pub enum CheckpointInput {
     Finishing,
 }
 
-/// Why a checkpoint came to nothing.
+/// Why a checkpoint failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AbandonReason {
     /// A rank has no image.
@@ -115,14 +115,14 @@ pub enum RefuseReason {
     EpochsUsedUp,
 }
 
-/// What a person may want to know about checkpoints.
+/// An event about checkpoints for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckpointEvent {
     /// A checkpoint has begun.
     Begun {
         /// Its epoch.
         epoch: Epoch,
-        /// Who asked.
+        /// The origin of the request.
         source: Source,
         /// The point at which native ranks cut.
         point: Option<u64>,
@@ -131,25 +131,25 @@ pub enum CheckpointEvent {
     Committed {
         /// Its key.
         generation: GenerationId,
-        /// Who asked.
+        /// The origin of the request.
         source: Source,
         /// From the command to the durable record.
         took: Duration,
-        /// What its images are and what they cost, by rank.
+        /// Its images and their cost, by rank.
         images: Vec<ImageReport>,
     },
-    /// A checkpoint came to nothing; the generation before it stays.
+    /// A checkpoint failed; the generation before it stays.
     Abandoned {
         /// Its epoch.
         epoch: Epoch,
-        /// Who asked.
+        /// The origin of the request.
         source: Source,
         /// Why.
         reason: AbandonReason,
     },
     /// A request was not followed.
     Refused {
-        /// Who asked.
+        /// The origin of the request.
         source: Source,
         /// Why.
         reason: RefuseReason,
@@ -170,7 +170,7 @@ pub enum CheckpointEvent {
     },
 }
 
-/// What a checkpoint protocol wants done.
+/// An output of a checkpoint protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckpointOutput {
     /// Send this to every keeper and rank, along the tree.
@@ -188,11 +188,11 @@ pub enum CheckpointOutput {
         /// The newest committed generation.
         keep: GenerationId,
     },
-    /// Tell the person.
+    /// Report to the user.
     Event(CheckpointEvent),
 }
 
-/// Who must roll back after a fault.
+/// The ranks that must roll back after a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RollBack {
     /// Every rank.
@@ -201,7 +201,7 @@ pub enum RollBack {
     Only(Rank),
 }
 
-/// What is done in normal running so that a fault can be survived, and who must roll back after one.
+/// The work in normal running that allows a job to survive a fault, and the ranks that must roll back after one.
 pub trait CheckpointProtocol: core::fmt::Debug + Send {
     /// Its name in job files.
     fn name(&self) -> &'static str;
@@ -219,7 +219,7 @@ pub trait CheckpointProtocol: core::fmt::Debug + Send {
     fn poll_output(&mut self) -> Option<CheckpointOutput>;
     /// The epoch that is being saved, if any.
     fn saving(&self) -> Option<Epoch>;
-    /// Who must roll back after `fault`.
+    /// The ranks that must roll back after `fault`.
     fn rolls_back(&self, fault: &Fault) -> RollBack;
 }
 
@@ -232,7 +232,7 @@ pub enum FaultKind {
     Physical,
     /// The program itself has ended, or wants the end.
     Program,
-    /// What is saved contradicts itself.
+    /// The saved state contradicts itself.
     Inconsistent,
 }
 
@@ -241,7 +241,7 @@ pub enum FaultKind {
 pub struct Fault {
     /// Its kind.
     pub kind: FaultKind,
-    /// What was seen.
+    /// The observations.
     pub report: FaultReport,
 }
 
@@ -253,10 +253,10 @@ pub trait FaultDetector: core::fmt::Debug + Send {
     fn observe(&mut self, now: Instant, report: &FaultReport) -> Option<Fault>;
 }
 
-/// What is known when a recovery protocol is asked.
+/// The facts for a recovery protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveryView<'a> {
-    /// Who runs what.
+    /// Which nodes run which ranks.
     pub layout: &'a Layout,
     /// Newest committed generation.
     pub newest: Option<GenerationId>,
@@ -270,11 +270,11 @@ pub struct RecoveryView<'a> {
     pub on_fault: OnFault,
     /// Whether an exit code of a rank is a fault.
     pub on_exit: OnExit,
-    /// Who must roll back.
+    /// The ranks that must roll back.
     pub roll_back: RollBack,
 }
 
-/// What is to be done about a fault.
+/// The reaction to a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
     /// End all processes, begin a new life from the newest committed generation on the same nodes, after this pause.
@@ -307,7 +307,7 @@ pub enum StopReason {
     },
     /// Restarting the same generation would end in the same way.
     Inconsistent,
-    /// No majority of the keepers answers: somebody else may decide.
+    /// No majority of the keepers answers: another coordinator may decide.
     NoMajority {
         /// Keepers that answered.
         answered: u32,
@@ -327,7 +327,7 @@ pub enum StopReason {
     NothingToRestore,
 }
 
-/// What is done about a fault.
+/// The reaction to a fault.
 pub trait RecoveryProtocol: core::fmt::Debug + Send {
     /// Its name in job files.
     fn name(&self) -> &'static str;

@@ -7,8 +7,8 @@
 //! C > R  ChangeRails(decided)       each closes the old one; R > C HandedOver
 //! ```
 //!
-//! Before the decision whatever goes wrong, in whichever rank, has all close the new one. Where every rank can exchange the drivers at its address,
-//! nothing is opened, and each is told to do that.
+//! Before the decision any failure, in any rank, makes all close the new one. If every rank can exchange the drivers at
+//! its address, nothing is opened, and each is ordered to do that.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
@@ -22,14 +22,14 @@ use crate::control::{Message, NicText, PortEntry};
 use crate::limits::{ENTRIES_MAX, RAIL_NAMED_MAX, RAIL_STEP_MAX};
 use crate::sabotage::{Rule, Sabotage};
 
-/// What has happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// A rank has said this.
     Said {
         /// Who.
         rank: Rank,
-        /// What; what belongs to another change is passed over.
+        /// The message; one of another change is ignored.
         message: Message,
     },
     /// A rank has ended; whether it should have is others' matter.
@@ -41,17 +41,18 @@ pub enum Input {
     LifeOver,
 }
 
-/// What is to be done, in order.
+/// The actions to take, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
-    /// Tell these ranks.
+    /// Send to these ranks.
     Tell {
         /// Whom.
         ranks: Vec<Rank>,
-        /// What.
+        /// Its name.
         message: Message,
     },
-    /// From now on ranks of lives to come open this NIC: to be known by whoever starts them before what follows is told.
+    /// From now on ranks of later lives open this NIC: their starter must know it before the next output is carried
+    /// out.
     Decided,
     /// The change is over.
     Over {
@@ -132,7 +133,7 @@ impl RailChange {
         &self.nic
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -176,7 +177,7 @@ impl RailChange {
                 let words = format!("rank {}{more}: {late}", named.join(", "));
                 self.take_back(&words);
             }
-            // What is decided they will do when they hear of it.
+            // They will carry out the decision when they learn of it.
             Step::Closing | Step::HandingOver | Step::Over => {
                 let late = format!("{late}; `ps` shows what it has");
                 let silent = core::mem::take(&mut self.waiting);
@@ -219,7 +220,7 @@ impl RailChange {
                 if in_place {
                     self.in_place.insert(rank);
                 } else {
-                    // Nobody speaks for another rank.
+                    // No sender speaks for another rank.
                     self.ports.extend(ports.into_iter().filter(|entry| entry.port.rank() == rank));
                 }
             }
@@ -271,7 +272,7 @@ impl RailChange {
         self.go_on(now);
     }
 
-    /// Nobody has closed anything: all close what they have opened.
+    /// No rank has closed its old rail: all close the new one.
     fn take_back(&mut self, why: &str) {
         let ranks: Vec<Rank> = self.ranks.iter().copied().collect();
         let message = Message::ChangeRails { number: self.number, decided: false };

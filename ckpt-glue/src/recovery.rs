@@ -1,10 +1,11 @@
 //! From one life to the next: fence, decide, start (R7, R9).
 //!
-//! The order is what makes a second crash harmless:
+//! The order makes a second crash harmless:
 //!
 //! 1. *Fence.* All keepers end the processes of the old life, and the store takes no commit of it any more. Which
 //!    generation is the newest committed one is asked only afterwards, so the answer cannot change.
-//! 2. *Decide.* A new life and that generation, durable before anything acts on it. Whoever crashes now finds the decision.
+//! 2. *Decide.* A new life and that generation, durable before anything acts on it. A restart after a crash finds the
+//!   decision.
 //! 3. *Start.* Every rank restores what the decision names. A fault here is a fault like any other: back to 1, with a new
 //!    life.
 
@@ -25,19 +26,19 @@ use crate::sabotage::{Rule, Sabotage};
 pub enum Beginning {
     /// A new job: the program starts from the beginning, and after a fault again, until something is committed.
     Fresh,
-    /// From the newest committed generation. There must be one, now and after every fault: whoever restarts a job does not want it
-    /// from the beginning.
+    /// From the newest committed generation. There must be one, now and after every fault: a restarted job must not
+    /// begin anew.
     Newest,
     /// From this generation, which the user named.
     Named(GenerationId),
 }
 
-/// What happens to a recovery.
+/// An input of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
     /// All keepers are there; begin the first life.
     Begin(Beginning),
-    /// A fault, and what the recovery protocol says about it.
+    /// A fault, and the recovery protocol's plan.
     Fault(Fault, Plan),
     /// A person wants the end (Ctrl-C), or the program's time is over.
     Stop,
@@ -47,7 +48,7 @@ pub enum Input {
         counter: u32,
         /// The node.
         node: NodeIndex,
-        /// Whether its keeper remembers all that it was told since the job's beginning.
+        /// Whether its keeper remembers all messages since the job's beginning.
         votes: bool,
     },
     /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
@@ -66,7 +67,7 @@ pub enum Input {
         /// As asked.
         counter: u32,
     },
-    /// Lives up to this number were decided by others, which nobody here knew of.
+    /// Lives up to this number were decided by others and were unknown here.
     LivesFound {
         /// The largest one.
         counter_last: u32,
@@ -86,7 +87,7 @@ pub enum Input {
     AllEnded,
 }
 
-/// What a recovery wants done.
+/// An output of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Ask all keepers to end every process of a life before `counter`.
@@ -129,7 +130,7 @@ pub enum Ending {
     },
 }
 
-/// What follows once everything of the old life is dead.
+/// The next step once everything of the old life is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AfterFence {
     Restart { after: Duration },
@@ -338,7 +339,7 @@ impl Recovery {
                 }
             }
             Input::LivesFound { counter_last } => {
-                // R7: no number is used twice. Whoever was fenced below the last one is fenced below the next.
+                // R7: no number is used twice. A node fenced below the last one is fenced below the next.
                 if let State::Fencing { after_fence, .. } = self.state
                     && self.life.is_none()
                 {
@@ -431,8 +432,8 @@ impl Recovery {
             // be used twice.
             State::Deciding { .. } if !undecided => return,
             State::Fencing { after_fence, .. } => {
-                // What runs is being ended already. Several processes die, or end themselves, of one cause; only a contradiction, which is there
-                // the next time, too, counts for more than what is under way.
+                // Running processes are being ended already. Several processes die, or end themselves, of one cause; only a
+                // contradiction, which is there the next time as well, overrides the current work.
                 let ends = fault.kind == FaultKind::Inconsistent;
                 if let (true, AfterFence::Restart { .. }, Plan::Stop { reason }) = (ends, &after_fence, plan)
                 {
@@ -505,7 +506,7 @@ impl Recovery {
             return;
         }
         match *after_fence {
-            // What is committed stays as it is, whatever the store says.
+            // Committed state stays unchanged, regardless of the store's answer.
             AfterFence::End(ending) => self.over(ending),
             AfterFence::Restart { after } => {
                 if *votes < self.settings.majority {

@@ -16,12 +16,13 @@ pub enum Rule {
     KeyWithoutLife,
     /// R8 out: the commit record is written as soon as the first image is durable, and names only that one.
     CommitFirst,
-    /// R9 out: a commit of the old life is still accepted after the decision to roll back. The store is told so by
-    /// [`crate::job::Output::FenceStore`].
+    /// R9 out: a commit of the old life is still accepted after the decision to roll back.
+    /// [`crate::job::Output::FenceStore`] informs the store.
     NoFence,
     /// R9 out: a job that has committed begins anew by itself when nothing can be restored.
     BeginsAnew,
-    /// R25 out: a program is given an answer over PMI that depends on what others have done after a cut that its own rank has not taken.
+    /// R25 out: a program is given an answer over PMI that depends on other ranks' requests after a cut that its own
+    /// rank has not taken.
     PmiAhead,
     /// R29 out: a change of NIC is decided when the first rank says that it could close the old one.
     RailsUndecided,

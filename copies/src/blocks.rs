@@ -16,7 +16,7 @@ const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Cuts a file, as it is read from its begin to its end, into blocks.
 pub(crate) struct Cutter<'a> {
-    /// What is left of the extents of the file.
+    /// The rest of the extents of the file.
     extents: core::slice::Iter<'a, Extent>,
     /// The one that the file has come to, and how many of its bytes are behind.
     at: Option<(&'a Extent, u64)>,
@@ -105,6 +105,6 @@ impl Map {
 
 /// The pieces of an image.
 pub(crate) fn pieces(image: &ImageReader, runs: impl Fn(u32) -> Vec<(u64, u64)>) -> Vec<Piece> {
-    // A base is what was the image before it, so both have the same pages.
+    // A base was the image before it, so both have the same pages.
     Piece::of_image(if image.header().is_delta { "changes" } else { "whole" }, image, runs)
 }

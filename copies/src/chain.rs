@@ -1,7 +1,8 @@
-//! Which copy hangs on which.
+//! How copies build upon each other.
 //!
-//! A copy is *whole*, or it has only the blocks in which it differs from another copy, its base, which may hang on another one itself. Its record names that copy's
-//! record by its checksum, and so all that it needs. [`Rules`] say which copy the next one hangs on.
+//! A copy is *whole*, or it has only the blocks in which it differs from another copy, its base, which may have a base
+//! itself. Its record names that copy's record by its checksum, and so the whole chain. [`Rules`] choose the base of
+//! the next copy.
 
 use std::collections::BTreeSet;
 
@@ -57,13 +58,14 @@ impl Listed {
         })
     }
 
-    /// Whether another copy hangs on this one.
+    /// Whether another copy builds upon this one.
     pub(crate) fn is_needed(&self, generation: GenerationId) -> bool {
         self.copies.iter().any(|copy| copy.upon.is_some_and(|upon| upon.generation == generation))
     }
 
-    /// What the next copy hangs on: the newest one and all that it needs, and which of these the rules choose; none if it is to be whole. At most `whole_every` copies
-    /// in a row are not, and their files take no more room together than the whole one, but for the last.
+    /// The chain below the next copy: the newest copy and all its bases, and which of these the rules choose; none if
+    /// the next copy is to be whole. At most `whole_every` copies in a row are not, and their files take no more room
+    /// together than the whole one, but for the last.
     pub(crate) fn ground(&self, rules: &Rules, whole_every: u32, key: Option<u64>) -> Option<Ground<'_>> {
         let with_key = self.copies.iter().rev().filter(|copy| copy.key == key);
         let chain = with_key.map(|copy| self.needs(copy)).find_map(Result::ok)?;
@@ -83,7 +85,7 @@ impl Listed {
         }
     }
 
-    /// The newest `keep` copies that can be used, and what they need.
+    /// The newest `keep` copies that can be used, and their bases.
     pub(crate) fn kept(&self, keep: u32) -> BTreeSet<GenerationId> {
         let newest = self.copies.iter().rev().filter_map(|copy| self.needs(copy).ok());
         newest.take(keep.max(1) as usize).flatten().map(|copy| copy.generation).collect()
@@ -94,7 +96,7 @@ impl Listed {
 pub(crate) struct Ground<'a> {
     /// The newest copy, and all that it needs.
     pub(crate) chain: Vec<&'a Copied>,
-    /// Which of them the new copy hangs on.
+    /// The base of the new copy among them.
     pub(crate) base: usize,
     /// What has been written since the last of them, which is whole.
     pub(crate) since_whole: SinceWhole,

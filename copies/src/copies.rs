@@ -1,4 +1,4 @@
-//! What lies at a place of one job: which copies there are, what is left of others, and whether they are whole.
+//! The contents of one job's place: its copies, remains of others, and whether they are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -30,7 +30,7 @@ pub struct Copies<'a> {
     pub(crate) key: Option<Key>,
 }
 
-/// What was found of a job.
+/// The copies found of a job.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The copies, oldest generation first.
@@ -48,7 +48,7 @@ pub struct Listed {
 pub struct Found {
     /// Which copy.
     pub generation: GenerationId,
-    /// What is wrong.
+    /// The fault.
     pub error: CopyError,
 }
 
@@ -73,7 +73,7 @@ impl Listed {
         (self.entries.values().sum(), self.leftovers().len())
     }
 
-    /// Files that no copy names. None if a record cannot be read: nobody knows what that one names.
+    /// Files that no copy names. None if a record cannot be read: the files that it names are unknown.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         if !self.damaged.is_empty() {
             return Vec::new();
@@ -83,7 +83,7 @@ impl Listed {
     }
 }
 
-/// Every file that these copies consist of, without those that they hang on.
+/// Every file that these copies consist of, without those of their bases.
 pub(crate) fn named<'a>(copies: impl IntoIterator<Item = &'a Copied>) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for copy in copies {
@@ -139,7 +139,7 @@ impl<'a> Copies<'a> {
         Ok(Listed { copies, damaged, records, entries })
     }
 
-    /// The record of one copy, and its checksum, without a look at what else is there. None: there is no such copy.
+    /// The record of one copy, and its checksum, without reading other files. None: there is no such copy.
     pub(crate) fn record(&self, generation: GenerationId) -> Result<Option<(Copied, u64)>, CopyError> {
         let path = names::in_copy(self.job, generation, names::COPIED);
         let bytes = match self.target.read(&path, RECORD_BYTES_MAX) {
@@ -152,7 +152,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// A copy, and all that it needs, by their names and not by a list of what is there. That each has all its files is seen when they are read.
+    /// A copy and all its bases, by their names and not by a listing of the place. Missing files are found when they
+    /// are read.
     pub fn with_needs(&self, generation: GenerationId) -> Result<Vec<Copied>, CopyError> {
         let (copied, _) = self.record(generation)?.ok_or(CopyError::NoCopy { generation })?;
         let mut needs = vec![copied];
@@ -283,8 +284,8 @@ impl<'a> Copies<'a> {
         Ok(content)
     }
 
-    /// Reads every byte of these copies, and of those that they hang on, and checks it; each file once. `progress` is told bytes as they have been read, from several
-    /// threads.
+    /// Reads every byte of these copies, and of their bases, and checks it; each file once. `progress` gets the number
+    /// of bytes as they are read, from several threads.
     pub fn verify(
         &self,
         copies: &[Copied],
@@ -293,7 +294,7 @@ impl<'a> Copies<'a> {
     ) -> Result<Vec<Found>, CopyError> {
         let listed = self.list()?;
         let mut found = Vec::new();
-        // Each with what it needs, as far as that is there.
+        // Each with its bases, as far as those exist.
         let mut meant: Vec<(&Copied, Vec<&Copied>)> = Vec::new();
         for copied in copies {
             let generation = copied.generation;
@@ -307,7 +308,7 @@ impl<'a> Copies<'a> {
                 Err(error) => found.push(Found { generation, error }),
             }
         }
-        // What a copy that others hang on says of places is its own matter.
+        // The places that a base names are its own matter.
         let mut parts: BTreeMap<(GenerationId, Rank, &str), &Copied> = BTreeMap::new();
         for (copied, needs) in &meant {
             for (rank, _) in copied.by_rank() {

@@ -25,35 +25,35 @@ pub enum CopyError {
     /// A record cannot be read.
     #[error("{path}: {error}")]
     Record { path: String, error: RecordError },
-    /// A record of another copy cannot be read, and so nobody knows which files it names.
+    /// A record of another copy cannot be read, so the files that it names are unknown.
     #[error(
-        "{path}: {error}; so that nothing is lost that it may need, no older copy is removed: put the record right, or remove it"
+        "{path}: {error}; no older copy is removed, as it may still be needed: correct the record, or remove it"
     )]
     Obscure { path: String, error: RecordError },
     /// A file of a copy is missing, or has another length.
     #[error("the copy of generation {generation} has lost {path}, or a part of it: take another copy")]
     Lacks { generation: GenerationId, path: String },
-    /// The copy that another one hangs on is not there, or was written anew since.
+    /// The base of a copy is missing, or was written anew since.
     #[error(
-        "the copy of generation {generation} hangs on that of {base}, which is not there any more as it was: take another copy"
+        "the copy of generation {generation} builds upon that of {base}, which is missing or has changed: take another copy"
     )]
     NoBase { generation: GenerationId, base: GenerationId },
-    /// The copy that another one hangs on has another key, or other ranks.
+    /// The base of a copy has another key, or other ranks.
     #[error(
-        "the copy of generation {generation} hangs on that of {base}, which has another key or number of ranks; whoever wrote it made a mistake: take another copy"
+        "the copy of generation {generation} builds upon that of {base}, which has another key or number of ranks; its writer made a mistake: take another copy"
     )]
     OtherBase { generation: GenerationId, base: GenerationId },
-    /// Something is wrong with what a copy hangs on.
-    #[error("it hangs on the copy of generation {base}: {error}")]
+    /// The base of a copy has a fault.
+    #[error("it builds upon the copy of generation {base}: {error}")]
     InBase { base: GenerationId, error: Box<CopyError> },
-    /// What was read of an image the second time is not what it was the first time.
-    #[error("the images of rank {rank} have changed while they were copied; look for what writes to them")]
+    /// An image differs between its first and second reading.
+    #[error("the images of rank {rank} changed while they were copied; find the process that writes to them")]
     Changed { rank: Rank },
     /// A packed file is not the one that the record names.
     #[error("{path}: {what}; it is not the file that was copied: take another copy")]
     Exchanged { path: String, what: &'static str },
-    /// What was written, or was there, has gone before the copy was complete.
-    #[error("{error}; it was there and has gone: another process removes copies of this job: stop it")]
+    /// A file has disappeared before the copy was complete.
+    #[error("{error}; it has disappeared: another process removes copies of this job: stop it")]
     Gone { error: Box<CopyError> },
     /// The copy has gone.
     #[error("there is no copy of generation {generation} at the place any more")]
@@ -63,12 +63,12 @@ pub enum CopyError {
     Part { host: String, problem: String },
     /// Another host does not see what lies at the place.
     #[error(
-        "{path} is not there, which the launcher has just written: what this host has under that name is not the same; copies want a place that all hosts have in common"
+        "{path}, which the launcher has just written, is missing here: this host has another directory under that name; copies need a place that all hosts share"
     )]
     NotShared { path: String },
-    /// Somebody has gone on with the job elsewhere.
+    /// The job was restarted elsewhere.
     #[error(
-        "a copy of generation {by} is there, of a later life than this one: the job was restarted elsewhere, and nothing is copied from here any more"
+        "a copy of generation {by} exists, of a later life than this one: the job was restarted elsewhere, and nothing more is copied from here"
     )]
     Superseded { by: GenerationId },
     /// The files are encrypted with another key than the one that was given.
@@ -82,18 +82,18 @@ pub enum CopyError {
         "the copy of generation {generation} has {found} images, its manifest names {expected}: take another copy"
     )]
     Images { generation: GenerationId, expected: usize, found: usize },
-    /// Random numbers could not be had.
+    /// The system gave no random numbers.
     #[error(
         "the system gives no random numbers (getrandom failed), and encrypted files need some: try again, or copy without a key"
     )]
     NoRandomness,
     /// A person wants the end.
-    #[error("stopped; nothing half written counts, and the next attempt begins with what is whole")]
+    #[error("stopped; half-written files do not count, and the next attempt begins with the complete ones")]
     Stopped,
 }
 
 impl CopyError {
-    /// The same, told of the copy of `generation`, if it is about another one, `at`, below it.
+    /// The same, reported of the copy of `generation`, if it is about another one, `at`, below it.
     pub(crate) fn in_base(self, generation: GenerationId, at: GenerationId) -> CopyError {
         if generation == at { self } else { CopyError::InBase { base: at, error: Box::new(self) } }
     }
@@ -138,7 +138,7 @@ impl CopyError {
     }
 }
 
-/// The place answers, and does not have what it should.
+/// The place answers, but lacks the data.
 pub(crate) fn is_loss(error: &StorageError) -> bool {
     matches!(error, StorageError::NotFound { .. } | StorageError::Short { .. } | StorageError::TooLong { .. })
 }

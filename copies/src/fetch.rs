@@ -117,7 +117,7 @@ fn is_whole<S: Storage>(
     match look() {
         Ok(()) => Ok(true),
         Err(CopyError::Stopped) => Err(CopyError::Stopped),
-        // What a disk cannot tell is not taken for lost: a person should know, and nothing is written over.
+        // Files that the disk fails to read do not count as lost: a person should know, and nothing is overwritten.
         Err(CopyError::Store(StoreError::Storage(error))) if !is_loss(&error) => Err(error.into()),
         Err(_) => Ok(false),
     }

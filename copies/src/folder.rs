@@ -1,4 +1,4 @@
-//! A directory tree as a target: a shared directory, or whatever stands for one in a test.
+//! A directory tree as a target: a shared directory, or a substitute in a test.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

@@ -64,7 +64,8 @@ impl<'a> Copies<'a> {
         Ok((delta, source))
     }
 
-    /// The blocks of a rank in the first of these copies, each of which hangs on the next, as far as they are needed.
+    /// The blocks of a rank in the first of these copies, each of which builds upon the next, as far as they are
+    /// needed.
     pub(crate) fn layers(&self, needs: &[&Copied], rank: Rank) -> Result<Vec<Layer<Opened<'a>>>, CopyError> {
         let mut layers = Vec::new();
         for copied in needs {

@@ -14,7 +14,8 @@
 //!   sign-...                        while several hosts write a copy: by it they see that their place is the same
 //! ```
 //!
-//! [`Copies`] is what lies there of one job: it lists, writes, fetches, verifies and removes copies. A copy may hang on others: see [`Listed::needs`].
+//! [`Copies`] handles the copies of one job there: it lists, writes, fetches, verifies and removes copies. A copy may
+//! build upon others: see [`Listed::needs`].
 
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@ use crate::target::Target;
 pub enum CopyLocation {
     /// A directory.
     Folder(PathBuf),
-    /// What lies below a prefix in a bucket of an object store that speaks S3.
+    /// The objects below a prefix in a bucket of an object store that speaks S3.
     Objects {
         /// The bucket.
         bucket: String,
@@ -23,7 +23,7 @@ pub enum CopyLocation {
     },
 }
 
-/// What an object store is reached with: variables whose names begin with `AWS_`. They may be secret.
+/// The settings of an object store: variables whose names begin with `AWS_`. They may be secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(Vec<(String, String)>);
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// What of these variables is such a one.
+    /// The settings among these variables.
     #[must_use]
     pub fn new(variables: impl IntoIterator<Item = (String, String)>) -> Environment {
         Environment(variables.into_iter().filter(|(name, _)| name.starts_with("AWS_")).collect())

@@ -48,7 +48,7 @@ pub(crate) fn copied_parsed(of: JobId, path: &str) -> Option<GenerationId> {
     GenerationId::of_folder(folder)
 }
 
-/// Which key files are told apart by.
+/// Distinguishes keys.
 pub(crate) fn key_id(key: Option<&Key>) -> Option<u64> {
     key.map(Key::id)
 }

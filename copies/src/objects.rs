@@ -39,7 +39,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const RETRIES: usize = 6;
 const RETRY_MAX: Duration = Duration::from_secs(20);
 
-/// Characters of what a store says that are told.
+/// The most characters of a store's answer that are reported.
 const PROBLEM_CHARACTERS_MAX: usize = 300;
 
 /// A folder of an object store.
@@ -52,7 +52,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// What lies below `prefix` in any store; `shown`: what people call it.
+    /// The objects below `prefix` in any store; `shown`: its name in messages.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, shown: String) -> Result<Objects, StorageError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -67,7 +67,7 @@ impl Objects {
         Ok(Objects { store, prefix: Path::from(prefix), runtime, shown })
     }
 
-    /// What lies below `prefix` in a bucket. Region, endpoint and credentials are what `AWS_*` say in the environment.
+    /// The objects below `prefix` in a bucket. Region, endpoint and credentials come from `AWS_*` in the environment.
     pub fn s3(bucket: &str, prefix: &str, environment: &Environment) -> Result<Objects, StorageError> {
         // One that is there already is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -125,10 +125,10 @@ impl Objects {
     }
 }
 
-/// What a store says, short, and what to do.
+/// A store's answer, shortened, with a remedy.
 fn problem(error: &object_store::Error) -> String {
     let text = error.to_string();
-    // Of a list of objects the crate tells no more than what the server said.
+    // For a failed listing the crate reports only the server's answer.
     let refused = [
         "InvalidAccessKeyId",
         "SignatureDoesNotMatch",
@@ -210,7 +210,7 @@ struct ObjectWriting<'a> {
     objects: &'a Objects,
     path: String,
     part_bytes: usize,
-    /// What has come while it may still be small.
+    /// The bytes so far, while the file may still be small.
     buffer: Vec<u8>,
     upload: Option<WriteMultipart>,
 }

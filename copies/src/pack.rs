@@ -1,7 +1,8 @@
 //! What a copy gets of one rank: the blocks that its base has not, and where all of them belong.
 //!
-//! The images are read once to be checked and hashed, and what differs is read again to be packed: blocks are packed by rising place, and files have another order. What the newest copy
-//! is known to have, file by file, is neither read nor hashed.
+//! The images are read once to be checked and hashed, and differing blocks are read again to be packed: blocks are
+//! packed by rising place, and files have another order. Files that the newest copy is known to have are neither read
+//! nor hashed.
 
 use std::sync::Arc;
 
@@ -20,13 +21,14 @@ use crate::layers::Opened;
 use crate::names;
 use crate::write::{Report, Source, random_seed, sealing};
 
-/// A rank that differs in more than this part of its blocks gets all of them: there is nothing to gain, and what hangs on nothing is safer.
+/// A rank that differs in more than this part of its blocks gets all of them: there is nothing to gain, and a copy
+/// without a base is safer.
 const CHANGED_MAX: f64 = 0.75;
 
 /// Blocks that are read at once.
 const STRETCH_BLOCKS: u64 = 256;
 
-/// What was written of a rank.
+/// The written data of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
     /// As the copy's record has it.
@@ -42,7 +44,7 @@ struct BaseContent {
     /// The newest one.
     places: Content,
     newest: Arc<Signature>,
-    /// The one that the new copy hangs on.
+    /// The base of the new copy.
     base: Arc<Signature>,
 }
 
@@ -61,7 +63,7 @@ impl Copies<'_> {
                 Ok(layers.into_iter().map(|layer| layer.delta).collect())
             };
             let of_newest = readers(0)?;
-            // The newest one may have all blocks of this rank, and yet not be what the others hang on.
+            // The newest one may have all blocks of this rank, and yet not be the base of the others.
             let of_base = match of_newest.get(ground.base..).filter(|rest| !rest.is_empty()) {
                 Some(rest) => rest.to_vec(),
                 None => readers(ground.base)?,

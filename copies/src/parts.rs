@@ -1,5 +1,5 @@
-//! A copy whose ranks are packed by several hosts, each with the images that lie on its own disk. One of them, the writer, begins it, says what its parts are to hang on, and
-//! writes the record when all parts are there.
+//! A copy whose ranks are packed by several hosts, each with the images that lie on its own disk. One of them, the
+//! writer, begins it, names the base of its parts, and writes the record when all parts are there.
 
 use std::num::NonZeroUsize;
 
@@ -18,14 +18,14 @@ use crate::write::{Report, Source, Work, Written, random_seed};
 /// Bytes of a sign, and then some.
 const SIGN_BYTES_MAX: u64 = 64;
 
-/// What whoever packs a part of a copy is told.
+/// The instructions for a host that packs a part of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackRequest {
     /// Shows that its place is the writer's.
     pub sign: u64,
     /// The newest copy, and all that it needs, by their records; none: the copy is whole.
     pub chain: Vec<BaseCopy>,
-    /// Which of these the copy hangs on.
+    /// The base of the copy among these.
     pub base: usize,
 }
 
@@ -100,8 +100,8 @@ impl Copies<'_> {
         copies.pack_ranks(manifest, &images, threads, source, report, ground.as_ref())
     }
 
-    /// The copies of these records, by their names: a list of what is there may be an old one on a host that has not written it (NFS), and a name that was never looked for
-    /// is looked up.
+    /// The copies of these records, by their names: a host that did not write a directory may see an old listing of it
+    /// (NFS), but a name that it never looked up is looked up anew.
     fn of_records(&self, generation: GenerationId, records: &[BaseCopy]) -> Result<Vec<Copied>, CopyError> {
         let find = |upon: &BaseCopy| {
             let no_base = || CopyError::NoBase { generation, base: upon.generation };

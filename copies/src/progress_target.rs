@@ -1,4 +1,4 @@
-//! A place whose every answer is progress: whoever waits for a copy tells by it one that is slow from one that hangs.
+//! A place whose every answer counts as progress: so a waiting caller can distinguish a slow copy from one that hangs.
 
 use store::StorageError;
 use store::packets;
@@ -6,7 +6,7 @@ use store::packets;
 use crate::target::{Entry, Target, Writing};
 use crate::write::Report;
 
-/// A place, and who is told.
+/// A place, and the receiver of its progress.
 pub(crate) struct ProgressTarget<'a> {
     place: &'a dyn Target,
     report: &'a Report,
@@ -23,7 +23,7 @@ impl<'a> ProgressTarget<'a> {
     }
 }
 
-/// Whoever wants the end is heard between blocks, and not here: what was begun at the place is put in order first.
+/// A request to end is honoured between blocks, and not here: the place is put in order first.
 fn step(report: &Report) {
     let _ = report.add(0);
 }

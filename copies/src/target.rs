@@ -14,8 +14,8 @@ pub struct Entry {
 
 /// A place for files. Paths are relative to it, parts divided by `/`. Many threads may use it at once.
 pub trait Target: Send + Sync {
-    /// Begins a file of at most so many bytes. Under its name there is what was there before, until [`Writing::finish`]. What is
-    /// dropped before that leaves nothing, or something that [`Target::list`] shows.
+    /// Begins a file of at most so many bytes. Its name keeps its older contents until [`Writing::finish`]. A writer
+    /// that is dropped before leaves nothing, or a file that [`Target::list`] shows.
     fn create(&self, path: &str, bytes_max: u64) -> Result<Box<dyn Writing + '_>, StorageError>;
 
     /// Opens a file for reading.
@@ -24,7 +24,7 @@ pub trait Target: Send + Sync {
     /// Every file below a folder, by rising path; also what was not finished. None if there is no such folder.
     fn list(&self, folder: &str) -> Result<Vec<Entry>, StorageError>;
 
-    /// The names of what lies directly in the place.
+    /// The names of the entries directly in the place.
     fn top(&self) -> Result<Vec<String>, StorageError>;
 
     /// Removes a file, durably. Its absence is no error.

@@ -37,7 +37,7 @@ pub trait Source: Sync {
     fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)>;
 }
 
-/// What is to be copied, and how.
+/// What to copy, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
     /// The job's file.
@@ -46,9 +46,9 @@ pub struct Work<'a> {
     pub manifest: &'a Manifest,
     /// The time, in milliseconds since 1970-01-01 UTC.
     pub copied_unix_ms: u64,
-    /// Copies that are kept: the newest ones, and what they hang on.
+    /// The number of newest copies that are kept, besides their bases.
     pub keep: u32,
-    /// Which copy hangs on which.
+    /// How copies build upon each other.
     pub rules: Rules,
     /// So many copies in a row at most are not whole. Nor do they take more room together than the whole one, but for the last.
     pub whole_every: u32,
@@ -56,7 +56,8 @@ pub struct Work<'a> {
     pub threads: NonZeroUsize,
 }
 
-/// Who is told bytes as they have been packed or unpacked, and of progress without any, from several threads, and says whether to go on.
+/// Called with the number of bytes as they are packed or unpacked, and with 0 for other progress, from several threads;
+/// returns whether to continue.
 type Listener = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// How far a copy has come, and whether it is to go on.
@@ -74,7 +75,7 @@ impl fmt::Debug for Report {
     }
 }
 
-/// What has been written.
+/// The written data.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// The copy.
@@ -88,7 +89,7 @@ pub struct Written {
 }
 
 impl Report {
-    /// One of which `listener` is told; it says whether to go on.
+    /// A report to `listener`, which returns whether to continue.
     pub fn told_to(listener: impl Fn(u64) -> bool + Send + Sync + 'static) -> Report {
         Report { listener: Some(Box::new(listener)), ..Report::default() }
     }
@@ -135,8 +136,8 @@ impl Sink for Tail<'_> {
 }
 
 impl Copies<'_> {
-    /// Writes a copy of a committed generation, and removes older ones and what is left of half ones. After an error it does not exist, and what was written of it is
-    /// removed now, or with the next copy.
+    /// Writes a copy of a committed generation, and removes older ones and the remains of incomplete ones. After an
+    /// error it does not exist, and its files are removed now, or with the next copy.
     pub fn write<T: Source>(
         &self,
         work: &Work<'_>,
@@ -203,7 +204,7 @@ impl Copies<'_> {
 
     /// Removes what was written of a copy that failed, as far as it goes: the next one removes the rest.
     fn take_back(&self, generation: GenerationId) {
-        // Its record may have got its name all the same. As long as nobody knows, what it names stays.
+        // Its record may have got its name all the same. As long as that is unknown, the files that it names stay.
         if self.target.remove(&names::in_copy(self.job, generation, names::COPIED)).is_ok() {
             for entry in self.target.list(&names::copy(self.job, generation)).unwrap_or_default() {
                 let _ = self.target.remove(&entry.path);
@@ -305,7 +306,7 @@ impl Copies<'_> {
         Ok(CopiedFile { digest, bytes: content_bytes, stored_bytes, footer })
     }
 
-    /// Everything that the record is to vouch for is there, whatever others have done meanwhile.
+    /// Everything that the record will vouch for exists, regardless of what others did meanwhile.
     fn expect_there(&self, copied: &Copied) -> Result<(), CopyError> {
         match self.list()?.needs(copied) {
             Ok(_) => Ok(()),
@@ -313,7 +314,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Removes all but the newest `keep` copies and what they hang on; or says why others stay.
+    /// Removes all but the newest `keep` copies and their bases; or says why others stay.
     fn remove_old(&self, keep: u32) -> Result<(Vec<GenerationId>, Option<CopyError>), CopyError> {
         let listed = self.list()?;
         if let Some((_, error)) = listed.damaged.first() {
@@ -326,7 +327,7 @@ impl Copies<'_> {
         let kept = listed.kept(keep);
         let (kept, old): (Vec<&Copied>, Vec<&Copied>) =
             listed.copies.iter().partition(|copy| kept.contains(&copy.generation));
-        // First of all they stop being copies, the newest first: at no instant does one hang on nothing.
+        // First of all they stop being copies, the newest first: at no instant does one lack its base.
         for copy in old.iter().rev() {
             self.target.remove(&names::in_copy(self.job, copy.generation, names::COPIED))?;
         }

@@ -1,4 +1,4 @@
-//! What an 8-byte message costs from endpoint to endpoint through shared memory, beside the driver's part of it.
+//! The cost of an 8-byte message from endpoint to endpoint through shared memory, beside the driver's part of it.
 //!
 //! ```text
 //! cargo run --release -p stillwire-endpoint --example message_cost [-- ROUNDS [BYTES]]

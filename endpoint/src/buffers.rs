@@ -27,15 +27,15 @@ pub struct BorrowedPayload {
     bytes: usize,
 }
 
-// SAFETY: the pointer is only read, and `BorrowedPayload::new`'s contract says that nobody writes to the bytes meanwhile,
-// whatever the thread.
+// SAFETY: the pointer is only read, and `BorrowedPayload::new`'s contract says that no thread writes to the bytes
+// meanwhile.
 unsafe impl Send for BorrowedPayload {}
 
 impl BorrowedPayload {
     /// `bytes` bytes from `start`.
     ///
     /// # Safety
-    /// Until the operation completes, or the endpoint is gone, the bytes stay valid for reads and nobody writes to them.
+    /// Until the operation completes, or the endpoint is gone, the bytes stay valid for reads and are not written to.
     #[must_use]
     pub unsafe fn new(start: *const u8, bytes: usize) -> BorrowedPayload {
         BorrowedPayload { start, bytes }
@@ -70,15 +70,16 @@ pub struct BorrowedBuffer {
     bytes: usize,
 }
 
-// SAFETY: the pointer is only used under the gate, and `BorrowedBuffer::new`'s contract says that nobody else uses the
-// bytes meanwhile, whatever the thread.
+// SAFETY: the pointer is only used under the gate, and `BorrowedBuffer::new`'s contract says that no other code on any
+// thread uses the bytes meanwhile.
 unsafe impl Send for BorrowedBuffer {}
 
 impl BorrowedBuffer {
     /// `bytes` bytes from `start`.
     ///
     /// # Safety
-    /// Until the operation completes or is cancelled, the bytes stay valid for writes and nobody else reads or writes them.
+    /// Until the operation completes or is cancelled, the bytes stay valid for writes and are not read or written
+    /// elsewhere.
     #[must_use]
     pub unsafe fn new(start: *mut u8, bytes: usize) -> BorrowedBuffer {
         // A zero-length buffer may have no place at all; a slice of it needs one.
@@ -243,9 +244,9 @@ impl BufferTable {
         };
         let (start, bytes) = (bytes.as_ptr(), bytes.len());
         sending.staged[rail] = staged;
-        // SAFETY: the bytes lie in a vector that this table keeps, unmoved and unwritten, or in memory whose owner keeps it
-        // so, until `take_send` is asked with the rail's `completed_total` at `staged` or later: then the driver has dropped
-        // the payload. Only after that does the owner hear of the completion.
+        // SAFETY: the bytes lie in a vector that this table keeps, unmoved and unwritten, or in memory whose owner
+        // keeps it so, until `take_send` is asked with the rail's `completed_total` at `staged` or later: then the
+        // driver has dropped the payload. Only after that is the completion reported to the owner.
         unsafe { Payload::borrowed(start, bytes) }
     }
 
@@ -289,8 +290,8 @@ impl Payloads for BufferTable {
 }
 
 impl BufferTable {
-    /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back, and a buffer abandoned, while a message is on its way into it: the
-    /// rest of that message is for nobody.
+    /// Where a piece belongs. `None`: nowhere. A multi-receive may be taken back, and a buffer abandoned, while a
+    /// message is on its way into it: the rest of that message is discarded.
     pub(crate) fn target(&mut self, receive: OpId, offset: u64, bytes: usize) -> Option<&mut [u8]> {
         let buffer = self.receives.get_mut(receive)?;
         let from = usize::try_from(offset).unwrap_or(usize::MAX);

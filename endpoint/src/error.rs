@@ -1,4 +1,4 @@
-//! What can go wrong with an endpoint.
+//! Errors of an endpoint.
 
 use core::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum EndpointError {
     Driver {
         /// Which rail.
         rail: usize,
-        /// What its driver said.
+        /// Its driver's error.
         source: DriverError,
     },
     /// There is no such rail.
@@ -31,16 +31,16 @@ pub enum EndpointError {
         rails: usize,
     },
     /// The driver that was to take a rail over could not be opened.
-    #[error("rail {rail} goes on as it was: {source}")]
+    #[error("rail {rail} is unchanged: {source}")]
     NotHandedOver {
         /// Which rail.
         rail: usize,
-        /// What the driver said.
+        /// The driver's error.
         source: DriverError,
     },
     /// The driver that was to take a rail over is no substitute: frames that are on their way keep their length, and peers know one address.
     #[error(
-        "rail {rail} goes on as it was: {}",
+        "rail {rail} is unchanged: {}",
         if *is_elsewhere {
             "the other driver is at another address, which peers do not know".to_owned()
         } else {
@@ -74,7 +74,7 @@ pub enum EndpointError {
     Links,
     /// A driver did not give its buffers back in time.
     #[error(
-        "freezing waited {waited:?} for rail {rail} to give its buffers back, and gave up: the port goes on running; check the NIC"
+        "freezing timed out: rail {rail} did not return its buffers within {waited:?}; the port keeps running; check the NIC"
     )]
     DrainTimeout {
         /// Which rail.
@@ -102,7 +102,7 @@ pub enum EndpointError {
     },
     /// Peers that live have not received what was sent to them, and were not waited for any longer.
     #[error(
-        "closing waited {waited:.0?} for {links} peers to receive what was sent to them, and gave up: what they have not received is lost"
+        "closing waited {waited:.0?} for {links} peers to receive their messages, and timed out: messages that they have not received are lost"
     )]
     Unreceived {
         /// How long.

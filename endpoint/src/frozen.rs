@@ -18,13 +18,13 @@ use crate::error::EndpointError;
 use crate::gate::{Endpoint, Shared, add_rails};
 use crate::inner::{Completion, Inner};
 
-/// Links that are looked at while the gate is held; whoever waits for it gets it in between.
+/// Links that are looked at while the gate is held; a waiting thread gets it in between.
 const WARMED_AT_A_TIME: usize = 128;
 
 /// Where the time of a freeze went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PauseSplit {
-    /// Waiting for the gate: somebody was making progress.
+    /// Waiting for the gate: another thread was making progress.
     pub gate: Duration,
     /// Waiting for the NICs to give their buffers back.
     pub drain: Duration,
@@ -32,7 +32,7 @@ pub struct PauseSplit {
     pub freeze: Duration,
 }
 
-/// A frozen endpoint. Whoever wants something of it waits at the gate until it is thawed.
+/// A frozen endpoint. Callers wait at the gate until it is thawed.
 pub struct Frozen<'a> {
     /// `None` only inside of `thaw` and `restart`.
     port: Option<FrozenPort>,
@@ -77,8 +77,8 @@ impl Endpoint {
         let asked = Instant::now();
         let mut inner = shared.lock();
         let entered = Instant::now();
-        // What has happened to operations is told before the cut or after it, never lost between: from here on it lies in
-        // the completions, and not in the port.
+        // Completions are reported before the cut or after it, never lost between: from here on it lies in the
+        // completions, and not in the port.
         inner.port.catch_up();
         inner.collect_all();
         let port = inner.drain(&shared.clock, deadline)?;
@@ -146,13 +146,14 @@ impl Frozen<'_> {
         self.port.as_mut().expect("a frozen endpoint has a port until it is thawed")
     }
 
-    /// The user's buffers: nobody writes to them now.
+    /// The user's buffers: not written to now.
     #[must_use]
     pub fn buffers(&self) -> &BufferTable {
         &self.inner.buffers
     }
 
-    /// What the owner has not polled yet. Whoever dumps the port must keep it with the dump, for the port has forgotten it.
+    /// Completions that the owner has not polled yet. Keep them with a dump of the port, as the port has forgotten
+    /// them.
     pub fn take_completions(&mut self) -> Vec<Completion> {
         self.inner.completions.drain(..).collect()
     }
@@ -170,7 +171,7 @@ impl Frozen<'_> {
         asked.elapsed()
     }
 
-    /// What the rails have of the system: descriptors, and mappings. An image of the process holds none of them.
+    /// The rails' resources: descriptors, and mappings. An image of the process holds none of them.
     #[must_use]
     pub fn system(&self) -> (Vec<RawFd>, Vec<Range<usize>>) {
         self.inner.system()
@@ -187,7 +188,7 @@ impl Frozen<'_> {
         let mut port = frozen.restart(self.shared.clock.now(), restart);
         let added = add_rails(&mut port, &rails);
         let watched = self.shared.waker.watch(&rails);
-        // Dropping them would close descriptors and unmap addresses that are somebody else's now.
+        // Dropping them would close descriptors and unmap addresses that have other owners now.
         self.inner.replace_rails(rails).into_iter().for_each(core::mem::forget);
         self.inner.port.put(port);
         added?;
@@ -203,7 +204,7 @@ impl Frozen<'_> {
 }
 
 impl Drop for Frozen<'_> {
-    /// A frozen endpoint that is dropped goes on: whatever went wrong with the checkpoint, the program must not hang.
+    /// A frozen endpoint thaws when it is dropped: the program must not hang, even if the checkpoint failed.
     fn drop(&mut self) {
         self.put_back();
     }

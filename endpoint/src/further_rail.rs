@@ -14,7 +14,8 @@ impl Endpoint {
     /// Adds a rail of the network to the others; nothing leaves over it before [`Endpoint::reach`] has said where a peer is on it. Returns its number.
     ///
     /// # Errors
-    /// [`EndpointError::Rails`]: there are too many. [`EndpointError::Descriptor`]: nobody who sleeps would hear of its frames; it is closed again.
+    /// [`EndpointError::Rails`]: there are too many. [`EndpointError::Descriptor`]: its frames could not wake sleepers;
+    /// it is closed again.
     pub fn add_rail(&self, driver: Box<dyn Driver>) -> Result<usize, EndpointError> {
         let mut guard = self.shared.lock();
         let inner = &mut *guard;
@@ -32,7 +33,7 @@ impl Endpoint {
             self.take_away(inner, rail);
             return Err(EndpointError::Descriptor(error));
         }
-        // Who sleeps has prepared the others for that.
+        // A sleeper has armed the other drivers.
         inner.arm();
         self.shared.waker.wake();
         Ok(rail)
@@ -50,7 +51,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Peers with a link of whom nobody has said where they are on this rail.
+    /// Peers with a link and without a known address on this rail.
     #[must_use]
     pub fn unreached(&self, rail: usize) -> Vec<PortId> {
         let inner = self.shared.lock();

@@ -72,7 +72,7 @@ impl Shared {
         inner
     }
 
-    /// Whether somebody waits for the gate: who could hold it for long gives it up then.
+    /// Whether a thread waits for the gate: a long-running holder then releases it.
     fn is_wanted(&self) -> bool {
         self.knocking.load(Ordering::Relaxed) > 0
     }
@@ -100,8 +100,8 @@ impl Shared {
         happened
     }
 
-    /// Does something that may leave completions, for which somebody else may be waiting.
-    pub(crate) fn telling<R>(&self, inner: &mut Inner, act: impl FnOnce(&mut Inner) -> R) -> R {
+    /// Runs an action that may leave completions, and wakes threads that wait for them.
+    pub(crate) fn notifying<R>(&self, inner: &mut Inner, act: impl FnOnce(&mut Inner) -> R) -> R {
         let known = inner.completions.len();
         let result = act(inner);
         if inner.completions.len() > known {
@@ -112,9 +112,9 @@ impl Shared {
 
     /// Turns into completions what a call has brought about at once, and sends what may be sent.
     fn collect_and_transmit(&self, inner: &mut Inner) {
-        self.telling(inner, |inner| {
+        self.notifying(inner, |inner| {
             if inner.pull(|| self.is_wanted()) && inner.port.wants_to_pull() {
-                // The rest is for whoever makes progress next, and who sleeps has to know.
+                // The next progress does the rest, and sleepers have to be woken.
                 self.waker.wake();
             }
             inner.collect();
@@ -125,7 +125,7 @@ impl Shared {
     /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
     pub(crate) fn transmit(&self, inner: &mut Inner) {
         if inner.port.wants_to_transmit() {
-            self.telling(inner, |inner| inner.transmit(self.clock.now()));
+            self.notifying(inner, |inner| inner.transmit(self.clock.now()));
         }
     }
 
@@ -283,7 +283,7 @@ impl Endpoint {
         let mut inner = self.shared.lock();
         inner.spin_policy.sent();
         if let Some(op) = inner.send_fast(link, &outgoing, &buffer, &self.shared.clock) {
-            self.shared.telling(&mut inner, Inner::collect_news);
+            self.shared.notifying(&mut inner, Inner::collect_news);
             return Ok(op);
         }
         let op = inner.send(link, outgoing, buffer)?;
@@ -375,8 +375,8 @@ impl Endpoint {
         if inner.port.cancel(op) { inner.buffers.take_receive(op) } else { None }
     }
 
-    /// Takes the buffer of a receive away, whatever has become of the receive: from now on nothing is written to it. What has been matched with it
-    /// goes on, for nobody, and completes.
+    /// Takes the buffer of a receive away, in any state of the receive: from now on nothing is written to it. A matched
+    /// message continues without a buffer, and completes.
     pub fn abandon(&self, op: OpId) -> Option<ReceiveBuffer> {
         self.shared.lock().buffers.take_receive(op)
     }
@@ -387,7 +387,7 @@ impl Endpoint {
         let mut inner = self.shared.lock();
         let Some(stopped) = inner.port.stop(op) else { return false };
         if stopped == Stopped::AtOnce {
-            self.shared.telling(&mut inner, |inner| {
+            self.shared.notifying(&mut inner, |inner| {
                 // What it has been given comes first, however many wait.
                 inner.collect_all();
                 let buffer = match inner.buffers.take_receive(op) {
@@ -472,7 +472,7 @@ impl Endpoint {
     #[must_use]
     pub fn look(&self) -> bool {
         let shared = &*self.shared;
-        // Somebody else makes progress, or the port is frozen.
+        // Another thread makes progress, or the port is frozen.
         let Some(mut inner) = shared.try_lock() else { return true };
         shared.rounds.store(shared.rounds.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let mut attempt = inner.spin_policy.begin();
@@ -512,9 +512,9 @@ impl Endpoint {
         self.shared.lock().give_completions(most, to);
     }
 
-    /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that what a
-    /// peer has asked for is done meanwhile. It is called outside of the gate and may use the endpoint. The first attendant
-    /// stays; true if it is this one.
+    /// Has `attend` called by the helper whenever it has found completions while the program is elsewhere, so that
+    /// requests of peers are served meanwhile. It is called outside of the gate and may use the endpoint. The first
+    /// attendant stays; true if it is this one.
     pub fn attend(&self, attend: impl Fn() + Send + Sync + 'static) -> bool {
         self.shared.attendant.set(Box::new(attend)).is_ok()
     }
@@ -540,20 +540,20 @@ impl Endpoint {
         look(&self.shared.lock().port)
     }
 
-    /// What the keeper of a closed peer says on its behalf.
+    /// The answer of a closed peer's keeper on its behalf.
     pub fn peer_has_closed(&self, peer: PortId, expected: u64) {
         let now = self.shared.clock.now();
         let mut inner = self.shared.lock();
         inner.port.peer_has_closed(now, peer, expected);
-        self.shared.telling(&mut inner, Inner::collect);
+        self.shared.notifying(&mut inner, Inner::collect);
     }
 
-    /// Tells active peers that a pause of about `expected` is coming. Call before a freeze; returns how many were told.
+    /// Announces a pause of about `expected` to active peers. Call before a freeze; returns the number of peers.
     pub fn announce_pause(&self, expected: Duration) -> usize {
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
         let hints = inner.port.announce_pause(now, expected);
-        self.shared.telling(&mut inner, |inner| inner.transmit(now));
+        self.shared.notifying(&mut inner, |inner| inner.transmit(now));
         hints
     }
 
@@ -561,7 +561,7 @@ impl Endpoint {
     /// for the keeper.
     ///
     /// # Errors
-    /// [`EndpointError::Linger`] if somebody has not acknowledged in time.
+    /// [`EndpointError::Linger`] if a peer has not acknowledged in time.
     pub fn close(&self, linger: Duration) -> Result<Vec<FinalCounters>, EndpointError> {
         let started = std::time::Instant::now();
         let links = {

@@ -20,13 +20,16 @@ const ADDRESS_FREE_MAX: Duration = Duration::from_millis(500);
 pub type OpenAt<'a> = dyn FnMut(&RawAddress) -> Result<Box<dyn Driver>, DriverError> + 'a;
 
 impl Endpoint {
-    /// Has `rail` go on over the driver that `open` opens at the rail's address, which is free while it is asked. No peer has to know: what was with
-    /// the old NIC, and what comes while there is none, counts as lost, and is sent again (R24). If `open` fails, or its rail is no substitute, `open_again`
-    /// opens what was there before; if that fails too, the rail is dead. One that has died already comes back to life like that. The gate is held all the while, so what opening takes is a pause of the port.
+    /// Has `rail` go on over the driver that `open` opens at the rail's address, which is free while it is asked. No
+    /// peer has to know: frames with the old NIC, and those that arrive while there is none, count as lost, and are
+    /// retransmitted (R24). If `open` fails, or its rail is no substitute, `open_again` opens the previous one; if that
+    /// fails too, the rail is dead. One that has died already comes back to life like that. The gate is held all the
+    /// while, so what opening takes is a pause of the port.
     ///
     /// # Errors
-    /// [`EndpointError::NotHandedOver`], [`EndpointError::NoSubstitute`]: the rail is what it was. [`EndpointError::NoRail`]: there is none.
-    /// [`EndpointError::Driver`]: it is dead. [`EndpointError::Descriptor`]: it is handed over, and nobody who sleeps hears of its frames.
+    /// [`EndpointError::NotHandedOver`], [`EndpointError::NoSubstitute`]: the rail is unchanged.
+    /// [`EndpointError::NoRail`]: there is none. [`EndpointError::Driver`]: it is dead. [`EndpointError::Descriptor`]:
+    /// it is handed over, and its frames do not wake sleepers.
     pub fn hand_over(
         &self,
         rail: usize,
@@ -76,16 +79,18 @@ impl Endpoint {
         self.shared.lock().rails.get(rail).is_some_and(Option::is_none)
     }
 
-    /// Whether a rail has lost the helper that steered frames to it since this was last asked: it works on, and what comes passes through the kernel.
+    /// Whether a rail has lost the helper that steered frames to it since this was last asked: it continues, and frames
+    /// pass through the kernel.
     #[must_use]
     pub fn take_lost_helper(&self) -> bool {
         self.shared.lock().lost_helper.take().is_some()
     }
 
-    /// Has `tell` called whenever a rail dies ([`Endpoint::is_rail_dead`]) or has lost its helper ([`Endpoint::take_lost_helper`]): under the gate, so it must
-    /// neither block nor use the endpoint. The first one stays.
-    pub fn on_rail_news(&self, tell: impl Fn() + Send + 'static) {
-        self.shared.lock().on_rail_news.get_or_insert(Box::new(tell));
+    /// Has `notify` called whenever a rail dies ([`Endpoint::is_rail_dead`]) or has lost its helper
+    /// ([`Endpoint::take_lost_helper`]): under the gate, so it must neither block nor use the endpoint. The first one
+    /// stays.
+    pub fn on_rail_news(&self, notify: impl Fn() + Send + 'static) {
+        self.shared.lock().on_rail_news.get_or_insert(Box::new(notify));
     }
 }
 
@@ -100,14 +105,14 @@ impl Shared {
         inner.put_rail(rail, driver);
         let watched = self.waker.watch_another(&inner.rails, rail);
         self.transmit(inner);
-        // Who sleeps has prepared another driver for that.
+        // A sleeper has armed another driver.
         inner.arm();
         self.waker.wake();
         watched.map_err(EndpointError::Descriptor)
     }
 }
 
-/// Opens a rail at an address that somebody may hold for a moment still.
+/// Opens a rail at an address that may still be held for a moment.
 fn when_free(open: &mut OpenAt<'_>, address: &RawAddress) -> Result<Box<dyn Driver>, DriverError> {
     let started = Instant::now();
     loop {
@@ -122,7 +127,7 @@ fn when_free(open: &mut OpenAt<'_>, address: &RawAddress) -> Result<Box<dyn Driv
     }
 }
 
-/// What becomes of a rail that cannot be opened again, whatever stood in the way.
+/// The error of a rail that cannot be opened again, for any reason.
 fn dead(error: DriverError) -> DriverError {
     match error {
         DriverError::CannotOpen { operation, errno } | DriverError::RailDead { operation, errno } => {

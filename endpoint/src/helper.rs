@@ -66,7 +66,7 @@ fn watch(shared: &Shared) {
     let now = shared.clock.now();
     let (due, slot) = {
         let Some(mut inner) = shared.try_lock() else {
-            // Somebody else makes progress, or the port is frozen.
+            // Another thread makes progress, or the port is frozen.
             std::thread::sleep(shared.config.helper_tick);
             return;
         };

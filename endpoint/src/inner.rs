@@ -1,4 +1,4 @@
-//! What is behind the gate: the port, its rails, its buffers.
+//! The state behind the gate: the port, its rails, its buffers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,8 +20,8 @@ const RECEIVE_BURST: usize = 32;
 /// the rest is being staged.
 const FLUSH_BYTES: usize = 128 << 10;
 
-/// Bytes that one system call pulls out of a peer's memory: its fixed cost is a hundredth of the copy's, and whoever wants the gate waits some
-/// 40 us for it at most.
+/// Bytes that one system call pulls out of a peer's memory: its fixed cost is a hundredth of the copy's, and a thread
+/// at the gate waits some 40 us for it at most.
 const PULL_BYTES: u64 = 512 << 10;
 
 /// Bytes that are pulled before others have their turn.
@@ -34,7 +34,7 @@ const QUIET_LOOKS: u32 = 256;
 /// It is looked at once in so many rounds then, and in every one again as soon as something comes, or before a sleep.
 const QUIET_LOOKS_SPARED: u32 = 8;
 
-/// Looks of a program that polls, of which one is a whole round, whatever the others see: the clock is read in that, and a spared rail
+/// Looks of a program that polls, of which one is always a whole round: the clock is read in that, and a spared rail
 /// looked at in one of 32. Few, because between two looks a program may give its processor away.
 const GLANCES_PER_ROUND: u32 = 4;
 
@@ -45,7 +45,7 @@ const TURN_FRAMES: usize = 8;
 /// [`transport::config::EVENTS_MAX`] of these; then it counts no frames any more, and peers send them again.
 pub(crate) const COMPLETIONS_MAX: usize = 1 << 14;
 
-/// What has become of an operation, or what the owner should know.
+/// The outcome of an operation, or a notice to the owner.
 #[derive(Debug)]
 pub enum Completion {
     /// A message has been received. Messages of one link are matched in the order of sending; which is complete first is not promised
@@ -123,7 +123,7 @@ pub enum Completion {
     RailDead {
         /// Which.
         rail: RailIndex,
-        /// What its driver said.
+        /// Its driver's error.
         reason: DriverError,
     },
 }
@@ -142,7 +142,7 @@ pub(crate) struct Inner {
     pub(crate) buffers: BufferTable,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) on_rail_news: Option<Box<dyn Fn() + Send>>,
-    /// A rail that has lost its helper, until somebody asks, or another driver takes its place.
+    /// A rail that has lost its helper, until it is queried, or another driver takes its place.
     pub(crate) lost_helper: Option<usize>,
     /// Where the peer of each link is on each rail, for a driver that takes a rail over.
     places: BTreeMap<(usize, LinkIndex), RawAddress>,
@@ -221,7 +221,8 @@ impl Inner {
         }
     }
 
-    /// Whether a round would find nothing, as far as a few loads can tell: no clock is read. Now and then it says no, for what is due.
+    /// Whether a round would find nothing, as far as a few loads can show: no clock is read. Now and then it returns
+    /// false, for due timers.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.glances = self.glances.wrapping_add(1);
         !self.glances.is_multiple_of(GLANCES_PER_ROUND) && self.is_still_quiet()
@@ -251,12 +252,12 @@ impl Inner {
         })
     }
 
-    /// One round: what has come, what is due, what may leave. True if anything happened.
+    /// One round: received frames, due timers, frames to send. True if anything happened.
     pub(crate) fn progress(&mut self, now: Instant, wanted: impl Fn() -> bool) -> bool {
         // Of the round before: the program has had its messages, and answered.
         self.port.catch_up();
         if self.behind {
-            // First of all, so that the port has room for what comes.
+            // First of all, so that the port has room for new frames.
             self.collect();
         }
         let known = self.completions.len();
@@ -271,7 +272,7 @@ impl Inner {
             (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
         }
         if self.port.wants_to_transmit() {
-            // It would by sending, and what follows from it is to be told in this round.
+            // Sending would do it, and its results have to be reported in this round.
             self.port.catch_up();
         }
         self.collect();
@@ -325,8 +326,8 @@ impl Inner {
         happened
     }
 
-    /// Pulls payloads that lie in the memory of peers on this host, until none is left, `PULL_ROUND_BYTES` are here, or `wanted` says
-    /// that somebody waits for the gate. True if anything was pulled.
+    /// Pulls payloads that lie in the memory of peers on this host, until none is left, `PULL_ROUND_BYTES` are here, or
+    /// `wanted` says that a thread waits for the gate. True if anything was pulled.
     pub(crate) fn pull(&mut self, wanted: impl Fn() -> bool) -> bool {
         let mut bytes = 0;
         while self.port.wants_to_pull() && bytes < PULL_ROUND_BYTES && (bytes == 0 || !wanted()) {
@@ -338,7 +339,7 @@ impl Inner {
                 buffers.target(pull.receive, pull.offset, length),
             ) {
                 (Some(driver), Some(place)) => driver.pull(pull.from, pull.place, place),
-                // Nobody wants it any more.
+                // It is not needed any more.
                 (_, None) => true,
                 (None, _) => false,
             };
@@ -375,7 +376,7 @@ impl Inner {
         happened
     }
 
-    /// Collects what sending has brought about: who sends catches up with what was put off.
+    /// Collects the results of sending: a send catches up with deferred work.
     pub(crate) fn collect_news(&mut self) {
         if self.port.has_events() {
             self.collect();
@@ -390,7 +391,7 @@ impl Inner {
         self.take_notices(i);
     }
 
-    /// Has a rail go on with what it was handed before and is not done with.
+    /// Has a rail continue with its unfinished frames.
     fn hand_over_rest(&mut self, i: usize) {
         if self.rails[i].as_ref().is_some_and(|driver| driver.completed_total() < driver.staged_total()) {
             self.hand_over(i);
@@ -411,7 +412,7 @@ impl Inner {
             let Some(frame) = driver.lease() else { break };
             let Some(transmit) = port.poll_transmit(now, rail, frame) else { break };
             if let Some(announced) = transmit.announced {
-                transport::wire::tell_place(&mut frame[announced.body..], buffers.place_of(announced.op));
+                transport::wire::write_place(&mut frame[announced.body..], buffers.place_of(announced.op));
             }
             let payload = match transmit.payload {
                 Some(piece) => {
@@ -470,8 +471,8 @@ impl Inner {
     }
 
     fn tell_rail_news(&self) {
-        if let Some(tell) = &self.on_rail_news {
-            tell();
+        if let Some(notify) = &self.on_rail_news {
+            notify();
         }
     }
 
@@ -479,7 +480,7 @@ impl Inner {
     pub(crate) fn next_completion(&mut self) -> Option<Completion> {
         let next = self.completions.pop_front();
         if self.behind && self.completions.is_empty() {
-            // Whoever finds no completion may go by that: nothing is left with the port either.
+            // A caller that finds no completion may rely on that: nothing is left with the port either.
             self.collect();
         }
         next
@@ -620,7 +621,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Nobody is anywhere on this rail.
+    /// Forgets all peers' addresses on this rail.
     pub(crate) fn forget_places(&mut self, rail: usize) {
         self.places.retain(|(i, _), _| *i != rail);
     }

@@ -1,4 +1,4 @@
-//! Leaving: an endpoint ends its links and stays until its peers have what was sent to them.
+//! Leaving: an endpoint ends its links and stays until its peers have received their messages.
 
 use core::time::Duration;
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ pub struct Linger {
     /// How much longer it stays when everybody has everything, so that a peer whose last acknowledgement was lost gets another; also how often
     /// peers are probed.
     pub quiet: Duration,
-    /// When it is first told for whom it stays. It is told again after twice that time, and so on.
+    /// When the endpoint first reports the peers for which it stays. It reports again after twice that time, and so on.
     pub warn_after: Duration,
     /// A peer that lives and does not receive what was sent to it is given up after so long.
     pub most: Duration,
 }
 
-/// What an endpoint that leaves asks and tells.
+/// Questions and reports of a closing endpoint.
 pub trait ShutdownHooks {
     /// A completion that has come meanwhile.
     fn completed(&mut self, completion: Completion);
@@ -85,7 +85,7 @@ impl Endpoint {
                     }
                 }
                 unsettled = inner.port.probe_unsettled(now, silence);
-                self.shared.telling(&mut inner, |inner| inner.transmit(now));
+                self.shared.notifying(&mut inner, |inner| inner.transmit(now));
             }
             let waited = now.since(started);
             let given_up = unsettled.heard > 0 && waited >= most;

@@ -1,14 +1,14 @@
-//! How long a look waits for what it looks for, and when it gives the processor away.
+//! How long a poll spins for completions, and when it yields the processor.
 //!
 //! MPI libraries give the processor away between two looks that found nothing, and a message that comes meanwhile waits for half of that
 //! time. So a look goes on for a while, if something is expected: the program has sent or posted something and nothing has come since. Libraries
 //! also look when they wait for nothing. Where waiting does not help, because the peer is not running or has nothing to say, it is unlearned at once.
 
-/// What a look may cost at most: one of a few loads costs 1, some 15 ns with the pause behind it. As long as an answer over shared memory
-/// takes: a round trip and what two MPI libraries do in between.
+/// The most that a look may cost: one of a few loads costs 1, some 15 ns with the pause behind it. As long as an answer
+/// over shared memory takes: a round trip and what two MPI libraries do in between.
 const MOST: u32 = 256;
 
-/// What a round costs that asks a socket.
+/// The cost of a round that asks a socket.
 const ROUND: u32 = 16;
 
 /// By how much it falls with each look that was in vain.
@@ -25,12 +25,13 @@ const VAIN_MOST: u32 = 256;
 /// What one look counts for at most of that: the first one that waits in vain is followed by others, or by a program that gives the processor away.
 const VAIN_LOOK_MOST: u32 = 64;
 
-/// What has been learned.
+/// The learned statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpinPolicy {
     most: u32,
     there_at_once: u32,
-    /// Completions that may come, as far as is known: what was posted and has come to nothing is forgotten with the first look in vain.
+    /// Completions that may come, as far as is known: operations that ended without a completion are forgotten with the
+    /// first look in vain.
     expected: u32,
     spent_in_vain: u32,
 }

@@ -1,4 +1,4 @@
-//! Endpoints on a network in memory, for tests of what cannot be seen from outside.
+//! Endpoints on a network in memory, for tests of internal state.
 
 use drivers::Driver;
 use drivers::mem::Hub;
@@ -16,7 +16,7 @@ pub(crate) fn port(rank: u32) -> Port {
     Port::new(config, id(rank), Life { counter: 1, nonce: 1 }, Epoch(0), None)
 }
 
-/// Without a helper: what happens is what the test does.
+/// Without a helper: only the test acts.
 pub(crate) fn open(port: Port, hub: &Hub) -> Endpoint {
     open_on(port, Box::new(hub.open().expect("a port")))
 }

@@ -19,8 +19,8 @@ use crate::inner::Inner;
 /// How long to sleep where nothing would wake the sleeper.
 const POLLED: Duration = Duration::from_micros(50);
 
-/// What wakes sleepers: the rails' descriptors, and wake-ups for what others have found. A wake-up is for all who sleep; so each has an
-/// event of its own, for one that they shared would be used up by the first.
+/// Wakes sleepers: the rails' descriptors, and wake-ups for completions that other threads have found. A wake-up is for
+/// all who sleep; so each has an event of its own, for one that they shared would be used up by the first.
 pub(crate) struct Waker {
     slots: Mutex<WaitSlots>,
     /// Readable when a rail's descriptor is. Who sleeps on it need not know the rails: one may die, and a restored process has others.
@@ -87,7 +87,7 @@ impl Waker {
         self.watched.store(watched, Ordering::Relaxed);
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes all sleepers.
     pub(crate) fn wake(&self) {
         for event in &self.slots().taken {
             // Full means that it is readable already.
@@ -130,7 +130,7 @@ impl WaitSlot<'_> {
         let rails = self.waker.rails.0.as_fd();
         let event = self.event.as_ref().map_or(rails, |event| event.as_fd());
         let mut fds = [rails, event].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // Who cannot be woken looks by itself.
+        // A thread that cannot be woken polls.
         let timeout = if self.event.is_some() { timeout } else { timeout.min(POLLED) };
         // An interrupted sleep is a short one; the caller looks again anyway.
         let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None);
@@ -142,7 +142,7 @@ impl Drop for WaitSlot<'_> {
         if let Some(event) = self.event.take() {
             let mut slots = self.waker.slots();
             slots.taken.retain(|taken| !Arc::ptr_eq(taken, &event));
-            // Nobody wakes it any more: what it was woken for is over.
+            // It is not woken any more: the cause of its wake-up is over.
             let _ = event.read();
             slots.free.push(event);
         }
@@ -152,7 +152,7 @@ impl Drop for WaitSlot<'_> {
 impl Inner {
     /// Prepares every rail for a sleep. False: a frame may be there already.
     pub(crate) fn arm(&mut self) -> bool {
-        // Whatever ends the sleep, the next round finds it.
+        // The next round finds the cause of the wake-up.
         self.look_everywhere();
         !self.port.wants_to_pull()
             && !self.port.is_behind()
@@ -161,7 +161,7 @@ impl Inner {
     }
 }
 
-/// Messages that wait to be received, for who looks at them under the gate.
+/// Messages that wait to be received, for a caller under the gate.
 pub struct Waiting<'a>(&'a mut Port);
 
 impl Waiting<'_> {
@@ -187,13 +187,13 @@ impl Endpoint {
         self.wait_until(timeout, |inner| inner.port.can_send(link, 0))
     }
 
-    /// As [`Endpoint::wait`], and also returns when `met` says so of messages that wait, or of what belongs to its owner: asked under the gate,
-    /// whenever something has happened. Who changes something that it looks at tells by [`Endpoint::wake`].
+    /// As [`Endpoint::wait`], and also returns when `met` is true for the waiting messages, or for its owner's state:
+    /// called under the gate, after every event. A thread that changes that state calls [`Endpoint::wake`].
     pub fn wait_for(&self, timeout: Duration, mut met: impl FnMut(&mut Waiting<'_>) -> bool) -> bool {
         self.wait_until(timeout, |inner| met(&mut Waiting(&mut inner.port)))
     }
 
-    /// Has whoever waits look again.
+    /// Has waiting threads look again.
     pub fn wake(&self) {
         // Under the gate: who has just looked in vain has its place to sleep in already.
         let _inner = self.shared.lock();
@@ -282,7 +282,7 @@ mod tests {
         });
     }
 
-    /// Over shared memory a look takes back that frames ring: whoever slept before would not hear of them.
+    /// Over shared memory a look takes back that frames ring: an earlier sleeper would not be woken by them.
     #[test]
     fn who_sleeps_is_woken_by_a_frame_after_another_has_looked_in_vain() {
         let open = |number| {

@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::ExampleError;
 
-/// Why the layer below could not do its part; its message names ranks and what to do.
+/// Why the layer below could not do its part; its message names ranks and a remedy.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// Says what a message is for. Messages of one sender with one tag arrive in the order in which they were sent.
@@ -31,7 +31,7 @@ impl Tag {
 /// The bytes are saved and put back as they lie in memory: an image is restarted on machines of the kind it came from.
 #[derive(Debug)]
 pub struct Region<'a> {
-    /// Tells this region from the program's others; the same at every point and after a restart.
+    /// Distinguishes this region from the program's others; the same at every point and after a restart.
     pub id: u32,
     /// Its contents. The length stays the same for the whole run.
     pub bytes: &'a mut [u8],
@@ -58,7 +58,7 @@ impl OpenSends {
     /// Begins to send one more.
     ///
     /// # Errors
-    /// What the communicator reports.
+    /// The communicator's error.
     pub fn begin(
         &mut self,
         world: &mut dyn Communicator,
@@ -77,7 +77,7 @@ impl OpenSends {
     /// Waits until all have been received: what a peer needs before its next point must be on its way before ours.
     ///
     /// # Errors
-    /// What the communicator reports.
+    /// The communicator's error.
     pub fn end(&mut self, world: &mut dyn Communicator) -> Result<(), ExampleError> {
         for request in self.from..self.until {
             world.end_send(request).map_err(ExampleError::Communication)?;
@@ -132,7 +132,7 @@ pub trait Communicator {
     fn restore(&mut self, state: &mut dyn State) -> Result<bool, Fault>;
 
     /// A place where the program may be saved: `state` is complete here. Every rank passes the same number of points,
-    /// and what a rank sends after its point `n` is only needed by the others after theirs.
+    /// and messages sent after a rank's point `n` are needed by the others only after theirs.
     ///
     /// # Errors
     /// When the job is to stop.

@@ -1,8 +1,8 @@
-//! What can go wrong in an example program.
+//! Errors of an example program.
 
 use crate::communicator::Fault;
 
-/// What can go wrong in an example program.
+/// Errors of an example program.
 #[derive(Debug, thiserror::Error)]
 pub enum ExampleError {
     /// The key ranges are dealt out by halving.
@@ -14,7 +14,7 @@ pub enum ExampleError {
         ranks_max: u32,
     },
 
-    /// A number outside of what a program can do.
+    /// A number outside of a program's range.
     #[error("{name} is {found}: it must lie in {least}..={most}; {hint}")]
     OutOfRange {
         /// The option's name on the command line.
@@ -56,7 +56,7 @@ pub enum ExampleError {
         from: u32,
         /// The number of the message that had to come next on this link.
         counter: u64,
-        /// What is wrong with it.
+        /// The fault.
         fault: BurstFault,
     },
 
@@ -119,13 +119,13 @@ pub enum BurstFault {
         destination: u32,
     },
     /// A number that was received already.
-    #[error("number {found} came again")]
+    #[error("number {found} arrived again")]
     Doubled {
         /// The number in the message.
         found: u64,
     },
     /// A number whose predecessors have not come.
-    #[error("number {found} came before it")]
+    #[error("number {found} arrived before it")]
     Overtaken {
         /// The number in the message.
         found: u64,
@@ -135,7 +135,7 @@ pub enum BurstFault {
     Damaged {
         /// The digest in the message.
         found: u64,
-        /// The digest of what came.
+        /// The digest of the received contents.
         computed: u64,
     },
 }

@@ -1,8 +1,8 @@
 //! A communicator inside one process: one thread for each rank, with a cut and a restart of its own.
 //!
 //! It saves a job the way the transport does, in the small: each rank keeps what it sent, a cut records the program's
-//! state, the messages taken but not yet matched, and how many were taken from each peer; what was sent before the cut
-//! and not taken goes again after a restart. A program whose [`State`] is incomplete fails here first.
+//! state, the messages taken but not yet matched, and how many were taken from each peer; messages sent before the cut
+//! and not taken are sent again after a restart. A program whose [`State`] is incomplete fails here first.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -39,7 +39,7 @@ pub fn packets(bytes: &[u8]) {
     }
 }
 
-/// A delta, as it is and with its checksums put right, and what stands in a signature.
+/// A delta, as it is and with its checksums put right, and the contents of a signature.
 pub fn delta(bytes: &[u8]) {
     if let Ok(signature) = Signature::parse(bytes) {
         assert!(signature.emit() == bytes, "{signature:?}");

@@ -1,4 +1,4 @@
-//! A port from a dump that somebody has damaged: refused, or a port that works. Whatever the bytes are, nothing panics.
+//! A port from a damaged dump: refused, or a port that works. No bytes cause a panic.
 
 use nic_freeze::{SECTION_VERSION, compare, describe, dump as write, load};
 use transport::wire::{Body, Flags, Frame, Header, Resync, TAG_BYTES};
@@ -47,7 +47,7 @@ pub fn dump(bytes: &[u8]) {
     live(loaded.port);
 }
 
-/// Lets the port live with peers that have counted some of what it holds.
+/// Lets the port live with peers that have counted some of its messages.
 fn live(frozen: FrozenPort) {
     let state = frozen.state();
     let mut port = frozen.restart(Instant::ZERO, Restart::in_life(NEXT_LIFE));

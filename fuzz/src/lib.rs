@@ -1,4 +1,4 @@
-//! What must hold for any bytes: a parser never panics, and what it accepts is written back as the same bytes.
+//! Properties for any bytes: a parser never panics, and accepted input is written back as the same bytes.
 //!
 //! Each function is one fuzz target. Ordinary tests (`tests/tests/corpora`) include this file and call the same
 //! functions with every file of the corpora, and with each of them damaged in all simple ways.
@@ -27,7 +27,8 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// A datagram with several frames, as it comes from a stranger. None of them is a pack, and what is left of it can be kept between two looks.
+/// A datagram with several frames, as it comes from a stranger. None of them is a pack, and its rest can be kept
+/// between two looks.
 pub fn pack(bytes: &[u8]) {
     use drivers::pack::{Frames, is_pack, whole};
     let Some(mut frames) = Frames::of(bytes) else { return };
@@ -172,8 +173,8 @@ pub fn scenario(bytes: &[u8]) {
 /// The key under which control frames are fuzzed.
 pub const CONTROL_KEY: [u8; 16] = [7; 16];
 
-/// A control frame, as it comes from a stranger, and as it would come from somebody who knows the job's key; and a
-/// stream of them, which comes in pieces.
+/// A control frame, as it comes from a stranger, and as it would come from a sender with the job's key; and a stream of
+/// them, which comes in pieces.
 pub fn control(bytes: &[u8]) {
     const HEAD_BYTES: usize = 72;
     let key = ckpt_glue::ControlKey::new(&CONTROL_KEY);
@@ -201,8 +202,8 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// The record with its last line replaced by the checksum of the others: a fuzzer never guesses a checksum, and what
-/// lies behind it must be tried too.
+/// The record with its last line replaced by the checksum of the others: a fuzzer never guesses a checksum, and the
+/// code behind it must be tried too.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
     let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let kept = body.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

@@ -1,4 +1,4 @@
-//! A port that a peer lies to: whatever the peer says, no panic, no byte outside of a posted buffer, no endless answer.
+//! A port that a peer lies to: for any frames, no panic, no byte outside of a posted buffer, no endless answer.
 
 use transport::wire::Frame;
 use transport::{
@@ -17,7 +17,7 @@ const RECEIVE_BYTES: u64 = 64;
 /// Frames that a port may want to send at one instant: its window on each link, and as many again for answers.
 const FRAMES_AT_ONCE_MAX: usize = 4096;
 
-/// Remembers nothing, and checks that the port stays inside of what was posted.
+/// Remembers nothing, and checks that the port stays inside of posted buffers.
 struct Checked;
 
 impl Buffers for Checked {

@@ -1,5 +1,4 @@
-//! The sections of a process: whatever the bytes are, they are refused, or read to something that is written and read
-//! again as the same.
+//! The sections of a process: any bytes are refused, or read to a value that is written and read again unchanged.
 
 use ::process::state::{Files, ProcessState, Unchanged, VERSION};
 

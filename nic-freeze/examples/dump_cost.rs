@@ -1,5 +1,5 @@
-//! What a dump costs: 1,024 links, 64 of them with 32 unacknowledged frames of 64 bytes each, and the user's payload timed
-//! apart, beside a copy of as many bytes.
+//! The cost of a dump: 1,024 links, 64 of them with 32 unacknowledged frames of 64 bytes each, and the user's payload
+//! timed apart, beside a copy of as many bytes.
 //!
 //! `cargo run --release -p stillwire-nic-freeze --example dump_cost`
 

@@ -32,7 +32,7 @@ pub struct PortReport {
     pub links_used: Vec<LinkReport>,
     /// Posted receives.
     pub posted: u64,
-    /// Messages that nobody has asked for yet, those that the program has claimed included.
+    /// Unexpected messages, those that the program has claimed included.
     pub waiting: u64,
     /// Their bytes.
     pub waiting_bytes: u64,
@@ -76,7 +76,7 @@ pub struct LinkReport {
     pub next: u64,
     /// Number of the next frame to be counted.
     pub expected: u64,
-    /// Frames counted of which the peer has not been told.
+    /// Frames counted and not acknowledged to the peer.
     pub received_unacknowledged: u64,
     /// Frames not acknowledged: fragments of copied messages.
     pub copied_frames: u64,
@@ -100,7 +100,7 @@ pub struct LinkReport {
     pub assembling: bool,
     /// Copied payload that is kept.
     pub copied_bytes: u64,
-    /// `open`, `closing`, `closed`, and what the peer does.
+    /// `open`, `closing`, `closed`, and the peer's state.
     pub ends: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a section, and with asking for one.
+//! Errors of a section, and of a request for one.
 
 use transport::OpId;
 use transport::port::StateError;
@@ -21,7 +21,7 @@ pub enum LoadError {
         "port section ends inside its {what}: {needed} bytes are needed, {left} are left; the image is damaged"
     )]
     Short {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
         /// Bytes that it needs.
         needed: u64,
@@ -45,7 +45,7 @@ pub enum LoadError {
         index: u64,
         /// Which field.
         field: &'static str,
-        /// What it holds.
+        /// Its contents.
         found: u64,
     },
     /// User memory for an operation that does not need any, or twice.
@@ -64,7 +64,7 @@ pub enum LoadError {
 /// Why user memory could not be added to a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DumpError {
-    /// The shell's buffer is shorter than what the port has put there or still has to read.
+    /// The shell's buffer is shorter than the bytes that the port has put there or still has to read.
     #[error("operation {} has {found} bytes of memory, the port uses {needed}: the buffer table is not this port's", op.0)]
     Memory {
         /// The operation.

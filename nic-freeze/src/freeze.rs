@@ -24,7 +24,7 @@ use transport::{AddressId, FrozenPort, Instant, Life, Port, PortId, RailIndex, R
 pub enum Freeze {
     /// It sends and receives.
     Running(Port),
-    /// Its NICs are giving their buffers back; nobody may make progress on it meanwhile.
+    /// Its NICs are giving their buffers back; no thread may make progress on it meanwhile.
     Quiescing(Quiescing),
     /// It stands still.
     Frozen(FrozenPort),
@@ -67,7 +67,7 @@ pub enum FreezeError<E> {
     Rail {
         /// The rail.
         rail: RailIndex,
-        /// What its driver said.
+        /// Its driver's error.
         error: E,
     },
     /// A NIC took too long.
@@ -90,8 +90,8 @@ pub struct Refused<E> {
 }
 
 impl Freeze {
-    /// Begins to freeze: from now on nobody makes progress on the port, while its `rails` NICs give their buffers back
-    /// within `limit`. A port with no rail is frozen at once.
+    /// Begins to freeze: from now on no thread makes progress on the port, while its `rails` NICs give their buffers
+    /// back within `limit`. A port with no rail is frozen at once.
     #[must_use]
     pub fn quiesce(port: Port, rails: usize, now: Instant, limit: Duration) -> Freeze {
         let waits_for = RailSet::first(rails);
@@ -148,7 +148,7 @@ impl Quiescing {
     }
 }
 
-/// A rail under a restarted port: any driver, whatever the port was frozen on.
+/// A rail under a restarted port: any driver, also another kind than before the freeze.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rail {
     /// The port's address on it.

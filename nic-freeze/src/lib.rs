@@ -1,6 +1,6 @@
 //! Freezing a port, turning it into bytes, and letting it go on: in place, or in another process and another life.
 //!
-//! - [`Freeze`]: the procedure, as a machine. It waits for the port's own NICs and for nobody else.
+//! - [`Freeze`]: the procedure, as a machine. It waits only for the port's own NICs.
 //! - [`make_room`], [`dump`], [`append_payloads`]: a frozen port as one section of an image. [`load`] reads it back and
 //!   believes nothing.
 //! - [`compare`]: whether a section and a port in memory are the same. [`describe`]: a section for people.

@@ -34,16 +34,16 @@ pub struct Carried {
 pub struct CarriedReceive {
     /// The receive.
     pub op: OpId,
-    /// What has been placed in it, from its start on.
+    /// The bytes placed in it, from its start on.
     pub filled: Vec<u8>,
-    /// Length of the whole buffer. It comes from the image: whoever allocates so much should know that image.
+    /// Length of the whole buffer. It comes from the image: allocate it only for a verified image.
     pub buffer_bytes: u64,
 }
 
 /// Reads a section that [`crate::dump`] has written. `config` and `key` are those of the job, as for a new port.
 ///
 /// # Errors
-/// [`LoadError`]: whatever the bytes are, nothing panics and nothing is allocated that the bytes do not pay for.
+/// [`LoadError`]: for no bytes a panic, or an allocation beyond their length.
 ///
 /// # Panics
 /// If `config` asks for authentication and there is no key, like [`transport::Port::new`].

@@ -81,7 +81,7 @@ pub(crate) fn parse(version: u16, bytes: &[u8]) -> Result<Section<'_>, LoadError
     Ok(Section { state, payloads })
 }
 
-/// What is left of the section.
+/// The rest of the section.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         <[R]>::ref_from_bytes(bytes).map_err(|_| short(what, needed, bytes.len()))
     }
 
-    /// Entries of which each begins with an `R` and goes on with what that says.
+    /// Entries of which each begins with an `R` and continues as that says.
     fn list<R, T>(
         &mut self,
         what: &'static str,

@@ -11,9 +11,9 @@
 //! payload[]    each: payload, bytes; user memory, only where the image does not hold that otherwise
 //! ```
 //!
-//! All counts stand in the header or in the link's record, before what they count; every length is checked against the
-//! bytes that are left before anything is allocated. The section has no checksum of its own: its container has one, and
-//! computes it after the port has been thawed.
+//! All counts stand in the header or in the link's record, before the counted entries; every length is checked against
+//! the bytes that are left before anything is allocated. The section has no checksum of its own: its container has one,
+//! and computes it after the port has been thawed.
 
 use transport::matching::{Message, MessageKey, Receive};
 use transport::port::state::{

@@ -28,7 +28,7 @@ fn coefficient(row: usize, column: usize) -> u8 {
 pub enum CodeError {
     /// K, M, or both together are out of bounds.
     #[error(
-        "a code of {data} data and {parity} parity blocks was asked for; there must be at least 1 of each and at most {MEMBERS_MAX} together"
+        "a code of {data} data and {parity} parity blocks was requested; there must be at least 1 of each and at most {MEMBERS_MAX} together"
     )]
     Shape {
         /// K.
@@ -162,7 +162,7 @@ impl Recovery {
         &self.sources
     }
 
-    /// What each source contributes to each lost member: one row for each lost one.
+    /// The contribution of each source to each lost member: one row for each lost one.
     #[must_use]
     pub fn matrix(&self) -> &Matrix {
         &self.matrix

@@ -1,7 +1,7 @@
 //! The field of 256 elements with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), the one that storage systems use; 2 generates it.
 //!
-//! Addition is exclusive or. Multiplication by a constant is linear over bits, so it is also a sum of two table look-ups, one
-//! for each half of a byte (`HALVES`, what byte shuffles do), and a matrix of 8 x 8 bits (`BITS`, what GFNI does).
+//! Addition is exclusive or. Multiplication by a constant is linear over bits, so it is also a sum of two table
+//! look-ups, one for each half of a byte (`HALVES`, for byte shuffles), and a matrix of 8 x 8 bits (`BITS`, for GFNI).
 
 /// The polynomial without its highest term.
 const REDUCTION: u8 = 0x1d;

@@ -7,7 +7,7 @@
 //!
 //! A code is linear. So a change of data changes parity by the coefficient times (new xor old), wherever the old parity
 //! lies ([`Code::update`]); contributions of several nodes may be added up in any order, on the way or at the end
-//! ([`Code::add`]); and data that is not there counts as zeros, which nobody has to send.
+//! ([`Code::add`]); and missing data counts as zeros, which are not sent.
 //!
 //! ```
 //! use parity::{Code, Kernel};

@@ -10,7 +10,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix of `rows` x `columns` elements that `element(row, column)` tells.
+    /// The matrix of `rows` x `columns` elements that `element(row, column)` returns.
     pub fn from_fn(rows: usize, columns: usize, mut element: impl FnMut(usize, usize) -> u8) -> Matrix {
         let elements = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
         Matrix { columns, elements: elements.map(|(row, column)| element(row, column)).collect() }

@@ -1,4 +1,4 @@
-//! What the tests put into programs with `LD_PRELOAD`: a thread that saves the program when it is told to.
+//! A library that the tests put into programs with `LD_PRELOAD`: a thread that saves the program on command.
 //!
 //! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
 //! the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs an image below: the last one of all pages
@@ -66,7 +66,7 @@ fn set() -> libc::sigset_t {
 }
 
 fn agent(control: RawFd) {
-    // SAFETY: whoever started the program gave the number to us.
+    // SAFETY: the starter of the program gave the number to us.
     let stream = unsafe { UnixStream::from_raw_fd(control) };
     let mut reader = BufReader::new(stream.try_clone().expect("a second descriptor"));
     let mut tracking = Tracking::default();
@@ -108,7 +108,7 @@ fn limit(processes: &str) -> io::Result<String> {
     if set == 0 { Ok("limited".to_owned()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What whoever starts a program hands in.
+/// Descriptors that the starter of a program hands in.
 fn handed_in(control: RawFd) -> Vec<(String, RawFd)> {
     let named = |(name, fd): (&str, RawFd)| (name.to_owned(), fd);
     [("stdin", 0), ("stdout", 1), ("stderr", 2), ("control", control)].map(named).to_vec()

@@ -1,11 +1,12 @@
-//! What pages held when all of them were saved: a hash of each, so that a later image need hold only those that are different now. For
-//! kernels that do not tell which pages were written ([`crate::track`]).
+//! A hash of each page when all of them were saved, so that a later image need hold only different ones. For kernels
+//! that do not report written pages ([`crate::track`]).
 //!
-//! A page whose hash is what it was is taken for unchanged, and nobody compares the bytes: they are on a disk. So the hash has 128 bits. A page that was
-//! changed is compared with one hash, that of its own older content; 65,536 processes of 4 GiB that change every page and are saved every
-//! minute make 2^55 such comparisons a year. One in 2^64 would be wrong: with 64 bits one such year in 500 would have an image with
-//! an old page in it, and nothing that says so; with 128 bits none has. The hash is XXH3, which finds accidents and is no defence by itself
-//! against a person who makes two pages of one hash; its secret is random in each table, and never leaves the process.
+//! A page with an unchanged hash is taken for unchanged, without a comparison of bytes: they are on a disk. So the hash
+//! has 128 bits. A page that was changed is compared with one hash, that of its own older content; 65,536 processes of
+//! 4 GiB that change every page and are saved every minute make 2^55 such comparisons a year. One in 2^64 would be
+//! wrong: with 64 bits one such year in 500 would have an image with an old page in it, without any sign of it; with
+//! 128 bits none has. The hash is XXH3, which finds accidents and is no defence by itself against a person who makes
+//! two pages of one hash; its secret is random in each table, and never leaves the process.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::sys::{self, Answer};
 /// As long as XXH3's own.
 const SECRET_BYTES: usize = 192;
 
-/// A hash of 128 bits, in halves. Who writes it is another process than who reads it, and ends before.
+/// A hash of 128 bits, in halves. Its writer is another process than its reader, and ends before.
 type Slot = [AtomicU64; 2];
 
 /// The hashes of the pages of one image that holds all of them. In memory of its own, which is in no image, and of which a fork copies nothing.
@@ -42,7 +43,8 @@ impl Hashes {
     /// Room for so many pages. It costs what is filled of it.
     pub(crate) fn new(pages: u64) -> Answer<Hashes> {
         let scratch = Scratch::new(pages.max(1) * size_of::<Slot>() as u64)?;
-        // SAFETY: aligned as a page, of a type that may be all zeros, and nobody else refers to it; it lives as long as the scratch, which is dropped with it.
+        // SAFETY: aligned as a page, of a type that may be all zeros, and not referred to elsewhere; it lives as long
+        // as the scratch, which is dropped with it.
         let slots: &'static [Slot] = unsafe { scratch.slice(0, pages as usize) };
         let mut secret = [0; SECRET_BYTES];
         // SAFETY: as many bytes; so few come whole.
@@ -85,7 +87,7 @@ impl Hashes {
     }
 }
 
-/// Notes the hashes of what is written.
+/// Records the hashes of written pages.
 pub(crate) struct Noting<'a> {
     hashes: &'a Hashes,
     number: usize,
@@ -127,7 +129,8 @@ impl<'a> Slots<'a> {
 
 /// Parts pages into those that are not what they were, or cannot be compared, and those that are. `found` rises, and lies in `maps`.
 ///
-/// Compared is what nobody can take away or change meanwhile: private memory without a file, and copies of shared memory.
+/// Only memory is compared that no other process can remove or change meanwhile: private memory without a file, and
+/// copies of shared memory.
 pub(crate) fn part(
     found: &[Run],
     maps: &[u8],
@@ -160,7 +163,7 @@ pub(crate) fn part(
             for at in (done..done + bytes).step_by(PAGE_BYTES as usize) {
                 let page = piece(at, PAGE_BYTES);
                 let is_known = slots.at(page.address).is_some_and(|slot| {
-                    // SAFETY: mapped and readable, and nobody writes to it meanwhile; it is no file that could be cut.
+                    // SAFETY: mapped and readable, and not written to meanwhile; it is no file that could be cut.
                     let content =
                         unsafe { std::slice::from_raw_parts(page.source as *const u8, PAGE_BYTES as usize) };
                     let [low, high] = hashes.hash(content);

@@ -1,5 +1,5 @@
-//! What the parts of a process that know of checkpoints say beforehand: what of it is not to be saved, because somebody
-//! else makes it anew.
+//! Declarations by parts of a process that know of checkpoints: which of its resources are not saved, because their
+//! owner makes them anew.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 /// Descriptors and memory that are not saved.
 ///
-/// A number that is declared and not open is passed over. All numbers that share one open file description are what one
-/// of them was declared as: a program may have duplicated its standard output.
+/// A number that is declared and not open is passed over. All numbers that share one open file description share the
+/// declaration of one of them: a program may have duplicated its standard output.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Declared {
-    /// Descriptors that whoever starts the restored process hands in, by the name under which it does.
+    /// Descriptors that the starter of the restored process hands in, by name.
     pub handed_in: Vec<(String, RawFd)>,
     /// Descriptors that their owner in the process makes anew after the restore, such as the transport's sockets; who.
     pub remade: Vec<(String, RawFd)>,

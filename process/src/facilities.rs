@@ -1,4 +1,4 @@
-//! What this kernel tells of a process, and what is done without it.
+//! The kernel's facilities to inspect a process, and their substitutes.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -17,9 +17,9 @@ pub struct Facilities {
     /// Where pages of the process's own lie, as ranges (`PAGEMAP_SCAN`, Linux 6.7). Else each page's entry is read in
     /// `/proc/self/pagemap`, where the page of zeros looks like any other, and is saved.
     pub page_ranges: Result<(), Errno>,
-    /// Who is at the other end of a pair of sockets. Else programs that hold one cannot be saved.
+    /// Finding the process at the other end of a pair of sockets. Without it, programs that hold one cannot be saved.
     pub socket_pairs: Result<(), Errno>,
-    /// What timers of `timer_create(2)` do. Else programs that have one cannot be saved.
+    /// The state of timers of `timer_create(2)`. Without it, programs that have one cannot be saved.
     pub timers: Result<(), Errno>,
 }
 
@@ -31,7 +31,7 @@ pub fn look() -> Facilities {
         .and_then(|scanner| if scanner.can_track() { Ok(()) } else { Err(Errno(libc::ENOTTY)) });
     let socket_pairs = UnixStream::pair().map_err(of).and_then(|(one, _other)| {
         let inode = std::fs::metadata(format!("/proc/self/fd/{}", one.as_raw_fd())).map_err(of)?.ino();
-        files::tells_of_pair(inode)
+        files::reports_pair(inode)
     });
     Facilities {
         written_pages: Tracker::open().map(drop),

@@ -23,9 +23,9 @@ fn with_trackers(pid: u32, declared: &Declared) -> io::Result<Declared> {
     Ok(declared)
 }
 
-/// Why the process `pid` could not be saved, a sentence each; none: nothing was found that speaks against it. Only the process itself can tell
-/// everything: who waits in its sockets, which timers it has. `declared` are descriptors and addresses of that process. An error:
-/// it is gone, or may not be looked into.
+/// Why the process `pid` could not be saved, a sentence each; none: no obstacle was found. Only the process itself can
+/// find all: messages that wait in its sockets, its timers. `declared` are descriptors and addresses of that process.
+/// An error: it is gone, or may not be inspected.
 pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<String>> {
     let folder = format!("/proc/{pid}");
     let maps = fs::read(format!("{folder}/maps"))?;

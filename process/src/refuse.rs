@@ -1,4 +1,4 @@
-//! What of a process cannot be saved: found before anything is stopped, and told with what to do.
+//! The parts of a process that cannot be saved: found before anything is stopped, and reported with a remedy.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Refusal {
         end: u64,
         /// Its name in `/proc/self/maps`.
         name: String,
-        /// Why not, and what to do.
+        /// The reason, with a remedy.
         why: &'static str,
     },
     /// Writable memory that another process maps too.
@@ -38,12 +38,12 @@ pub enum Refusal {
         tid: u32,
         /// Its name.
         name: String,
-        /// Why not, and what to do.
+        /// The reason, with a remedy.
         why: &'static str,
     },
     /// The process as a whole.
     Process {
-        /// Why not, and what to do.
+        /// The reason, with a remedy.
         why: &'static str,
     },
     /// A descriptor.

@@ -15,7 +15,7 @@ pub(crate) struct Scratch {
 
 // SAFETY: it is memory like any other; who may touch which part is decided by those that were given it.
 unsafe impl Send for Scratch {}
-// SAFETY: a shared reference tells where it lies; `slice`'s callers answer for what they touch.
+// SAFETY: a shared reference gives its address; `slice`'s callers answer for their accesses.
 unsafe impl Sync for Scratch {}
 
 impl Scratch {
@@ -65,7 +65,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody refers to any more.
+        // SAFETY: our own mapping, which nothing refers to any more.
         let _ = unsafe { sys::call(libc::SYS_munmap, [self.base.as_ptr() as usize, self.bytes, 0, 0, 0, 0]) };
     }
 }

@@ -20,7 +20,7 @@ const TIMER_BYTES: usize = 160;
 pub enum TimerError {
     /// There are some, and the kernel does not list them.
     #[error(
-        "timer {id} of timer_create(2): this kernel does not tell what it does (/proc/self/timers, CONFIG_CHECKPOINT_RESTORE); \
+        "timer {id} of timer_create(2): this kernel does not report its state (/proc/self/timers, CONFIG_CHECKPOINT_RESTORE); \
          use setitimer(2) or timerfd_create(2)"
     )]
     Untold {
@@ -38,7 +38,7 @@ pub enum TimerError {
     Call(Errno),
 }
 
-/// Room for what is read in the stop.
+/// Room for data read in the stop.
 #[derive(Debug)]
 pub struct Prepared {
     list: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Prepared {
     waiting: u64,
     /// Signals that timers send.
     of_timers: u64,
-    /// What those signals tell that could be read.
+    /// The information of those signals that could be read.
     queued: Vec<Info>,
 }
 
@@ -62,12 +62,12 @@ type Info = [u64; 16];
 const QUEUED_MAX: usize = 4096;
 /// How often a signal is given back before it is given up: its user's other processes may have used up the limit meanwhile.
 const TRIES_MAX: u32 = 10_000;
-/// Signals that wait more than once, each with what it tells: 34 to 64, those of real time but for the C library's own two. Of the others, as
-/// a rule, nothing but that they wait is of use, and some cannot be given back as they were: only who is the first thread of a process may
-/// say that a signal came from the kernel or another process.
+/// Signals that wait more than once, each with its information: 34 to 64, those of real time but for the C library's
+/// own two. Of the others, as a rule, nothing but that they wait is of use, and some cannot be given back as they were:
+/// only the first thread of a process may claim that a signal came from the kernel or another process.
 const READ: u64 = u64::MAX << 33;
 
-/// What was seen.
+/// The observations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// Signals that wait for the process as a whole.
@@ -158,7 +158,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Takes the signals that wait, to see what they tell, and gives them back: nobody else can take one meanwhile.
+    /// Takes the signals that wait, to read their information, and puts them back: no other thread can take one
+    /// meanwhile.
     fn read_queue(&mut self) -> Answer<()> {
         self.queued.clear();
         let set = self.waiting & READ & !self.of_timers;
@@ -191,7 +192,7 @@ impl Prepared {
         given
     }
 
-    /// What [`Prepared::look`] saw.
+    /// The findings of [`Prepared::look`].
     pub fn finish(&self) -> Result<Seen, TimerError> {
         let mut timers = parse(&self.list[..self.filled])?;
         for timer in &mut timers {
@@ -245,7 +246,7 @@ pub fn pending(tid: Option<u32>, set: u64) -> Vec<Pending> {
         .collect()
 }
 
-/// A signal that waits because a timer sent it carries the timer's value, which nobody can read: the timer sends it
+/// A signal that waits because a timer sent it carries the timer's value, which cannot be read: the timer sends it
 /// again, as soon as it is there again. Where several timers send one signal, it cannot be known which one did.
 fn fire_at_once(timers: &mut [Timer], waiting: &mut u64) {
     for signal in 1..=64u8 {

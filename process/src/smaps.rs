@@ -19,7 +19,7 @@ pub(crate) struct Entry {
     pub(crate) protection_key: u64,
 }
 
-/// What keeps a region from being saved.
+/// The reasons why a region cannot be saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Special {
     /// Pages of `hugetlbfs`.

@@ -52,7 +52,7 @@ pub(crate) fn open_at(directory: RawFd, path: &CStr, flags: i32) -> Answer<RawFd
 }
 
 pub(crate) fn close(fd: RawFd) {
-    // SAFETY: whoever opened the descriptor gives it up.
+    // SAFETY: the owner of the descriptor gives it up.
     let _ = unsafe { call(libc::SYS_close, [fd_argument(fd), 0, 0, 0, 0, 0]) };
 }
 
@@ -84,8 +84,8 @@ pub(crate) unsafe fn write_vector_at(fd: RawFd, pieces: &[libc::iovec], offset: 
     }
 }
 
-/// Has the kernel begin to write this part of a file to the disk, and does not wait for it. What fails is not told here: the write-back, and whoever makes the
-/// file durable hears of it.
+/// Has the kernel begin to write this part of a file to the disk, and does not wait for it. Failures are not reported
+/// here: a later sync of the file reports those of the write-back.
 pub(crate) fn begin_write_back(fd: RawFd, offset: u64, bytes: u64) {
     let flags = libc::SYNC_FILE_RANGE_WRITE as usize;
     // SAFETY: no memory is touched.

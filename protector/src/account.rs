@@ -1,8 +1,9 @@
-//! Where the time of an encoding goes while it is under way: so that, if it is given up because it takes too long, somebody can say who was waited for.
+//! Where the time of an encoding goes while it is under way: so that an encoding that times out can name the member
+//! that it waited for.
 
 use std::time::{Duration, Instant};
 
-/// How far an encoding was on one member when it was given up, and what that member was waiting for.
+/// The progress of an encoding on one member when it was abandoned, and what the member waited for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Since the order.
@@ -17,7 +18,7 @@ pub struct Account {
     pub windows: Option<(u64, u64)>,
 }
 
-/// What is so at one moment.
+/// The facts at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activity {
     pub(crate) own: bool,

@@ -1,4 +1,4 @@
-//! What a keeper requests, and what it is told.
+//! A keeper's requests and the events in answer.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::account::Account;
 use crate::error::ProtectorError;
 use crate::shape::Shape;
 
-/// What a protector has to know once and for all.
+/// The settings of a protector.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The job.
     pub job: JobId,
     /// The job's key: who does not have it is not heard.
     pub key: [u8; 16],
-    /// What of each frame the key covers.
+    /// The bytes of each frame that the key covers.
     pub auth: AuthLevel,
     /// Networks that it is on, in the same order on every node: at least one. Parity is spread over all of them.
     pub rails: Vec<Rail>,
@@ -31,7 +31,7 @@ pub struct Settings {
     pub group: Group,
     /// This node's own directory of the job.
     pub directory: PathBuf,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
     /// The way that parity takes; `None`: the cheapest by the cost model.
     pub shape: Option<Shape>,
@@ -44,7 +44,7 @@ pub struct Settings {
 pub struct Rail {
     /// Where to receive; the port is a free one.
     pub bind: IpAddr,
-    /// What befalls frames that are sent and received there, for tests.
+    /// Faults of frames that are sent and received there, for tests.
     pub faults: Faults,
 }
 
@@ -56,7 +56,7 @@ impl Rail {
     }
 }
 
-/// What a protector may use of its node. Without a limit it takes what there is.
+/// The resources of its node that a protector may use. `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// Bytes per second of the network, in each direction: of all rails together.
@@ -67,11 +67,12 @@ pub struct Limits {
     pub cores: Option<f64>,
 }
 
-/// What a protector is to do. Orders are carried out one after the other, and each is answered by one event. [`Request::Open`] ends
-/// what is under way and what waits, and [`Request::Abandon`] the encoding of its generation; nothing is waited for then.
+/// A request to a protector. Requests are carried out one after the other, and each is answered by one event.
+/// [`Request::Open`] ends the current and all waiting ones, and [`Request::Abandon`] the encoding of its generation,
+/// without waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A new life: a new endpoint, known to nobody yet. [`Event::Opened`].
+    /// A new life: a new endpoint, not known to other nodes yet. [`Event::Opened`].
     Open {
         /// The life.
         life: Life,
@@ -80,7 +81,7 @@ pub enum Request {
     Meet {
         /// The life.
         life: Life,
-        /// Node, and what its [`Event::Opened`] said. Nodes of other groups may be among them.
+        /// Node, and the addresses of its [`Event::Opened`]. Nodes of other groups may be among them.
         addresses: Vec<(u32, Vec<u8>)>,
     },
     /// The images of this node's ranks are durable: place them, give the others what they keep of them, keep what they give.
@@ -98,7 +99,7 @@ pub enum Request {
         /// The generation.
         generation: GenerationId,
     },
-    /// Compute what this node has lost of a generation from what the others have. [`Event::Repaired`].
+    /// Compute this node's lost data of a generation from the data of the others. [`Event::Repaired`].
     Repair {
         /// The generation.
         generation: GenerationId,
@@ -129,14 +130,14 @@ pub enum RequestKind {
     Repair,
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// This node's protector can be reached.
     Opened {
         /// The life.
         life: Life,
-        /// What the others need to reach it: for their [`Request::Meet`].
+        /// Its addresses for the others: for their [`Request::Meet`].
         addresses: Vec<u8>,
         /// Addresses of [`Settings::rails`] at which nothing can be received, and why. It does without them.
         unusable: Vec<String>,
@@ -150,7 +151,7 @@ pub enum Event {
     Protected {
         /// The generation.
         generation: GenerationId,
-        /// What it took.
+        /// Its cost.
         statistics: Statistics,
     },
     /// The generation has been given up.
@@ -164,9 +165,9 @@ pub enum Event {
     Repaired {
         /// The generation.
         generation: GenerationId,
-        /// What was lost.
+        /// The repaired data.
         repaired: Repaired,
-        /// What it took.
+        /// Its cost.
         statistics: Statistics,
     },
     /// A request has failed. What was there before it is as it was.
@@ -180,7 +181,7 @@ pub enum Event {
     },
 }
 
-/// What protecting or repairing took on this node.
+/// The cost of protecting or repairing on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// The way that parity took; none for a repair.
@@ -216,6 +217,6 @@ pub struct Seconds {
     pub processor: f64,
     /// From the order to its end.
     pub total: f64,
-    /// What the cost model had said of an encoding by this shape; 0 for a repair.
+    /// The cost model's prediction for an encoding by this shape; 0 for a repair.
     pub predicted: f64,
 }

@@ -8,12 +8,13 @@
 //! * **Growth** g. A broadcast sends what each member has changed, once. Where members have changed different places, a sum grows from hop to hop: with a
 //!   share f of pages changed, the sum of h members has a share 1 - (1 - f)^h. With f = 1 nothing grows, with few changes in a chain of
 //!   K it is (K + 1) / 2.
-//! * **Fill.** The first window is read before anything can be sent; and the way there. What a hop sends is announced, asked for and sent, which takes a
-//!   round trip and a half; before that members tell each other what they have, after it the last one answers, each half of one.
+//! * **Fill.** The first window is read before anything can be sent; and the way there. A hop's data is announced,
+//!   requested and sent, which takes a round trip and a half; before that members report their contents to each other,
+//!   after it the last one answers, each half of one.
 //! * **Messages.** Each costs its sender and its receiver some time.
 //!
-//! Far away it is not the link that bounds the flow but the *turns*: a few messages may be under way to one member, and each is for two round trips,
-//! RTS and CTS included. Then that is what counts in place of the link's term and the disk's.
+//! At a distance the *turns* bound the flow, not the link: a few messages may be under way to one member, and each is
+//! for two round trips, RTS and CTS included. Then that term replaces the link's and the disk's.
 //!
 //! A pipeline has short windows, and many messages, all of them to one neighbour; a broadcast does not grow, has one hop, and a message of each window
 //! for each member. A ring uses one link of each node only, and a tree bounds

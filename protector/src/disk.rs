@@ -18,7 +18,7 @@ pub(crate) struct Meter {
     busy: Mutex<Busy>,
 }
 
-/// For how long somebody was in something: however many were at one instant, it counts once.
+/// For how long at least one thread was in a call: threads at the same instant count once.
 struct Busy {
     /// How many are now.
     inside: u32,
@@ -52,7 +52,7 @@ impl Busy {
     }
 }
 
-/// What has gone through so far.
+/// The bytes so far.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DiskUsage {
     pub(crate) read: u64,
@@ -119,7 +119,7 @@ impl Disk {
         Disk { lifted: Some(Arc::new(lifted)), ..self }
     }
 
-    /// Time that was spent by whoever has this one.
+    /// Time that the owner of this one spent.
     pub(crate) fn spent(&self) -> Duration {
         self.spent
     }

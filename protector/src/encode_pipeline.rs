@@ -1,10 +1,11 @@
-//! One encoding, as one member sees it: what comes, what goes, what is kept. Knows no thread, no socket and no file.
+//! One encoding, as one member sees it: input, output, and kept data. Knows no thread, no socket and no file.
 //!
-//! An encoding goes on in *windows* of cycles ([`Windows`]). In each window and for each row of each keeper a *flow* runs along a tree ([`Routes`]): a member
-//! adds what it contributes to what comes from those before it, and passes the sum on when all of it is there; what reaches the
-//! keeper is kept, window after window. Nobody sends for whom nobody contributes. A member has at most so many windows *ahead* open: neither does it read further ahead, nor take what comes for
-//! later windows. A window is closed when everything that it sent has been received and what it keeps is written, so memory is bounded by
-//! a few windows however different the members' speeds are.
+//! An encoding proceeds in *windows* of cycles ([`Windows`]). In each window and for each row of each keeper a *flow*
+//! runs along a tree ([`Routes`]): a member adds its contribution to the input from those before it, and passes the sum
+//! on when it is complete; the keeper stores the result, window after window. Nobody sends for whom nobody contributes.
+//! A member has at most so many windows *ahead* open: neither does it read further ahead, nor take what comes for later
+//! windows. A window is closed when everything that it sent has been received and what it keeps is written, so memory
+//! is bounded by a few windows however different the members' speeds are.
 //!
 //! That cannot block: take the oldest window that is open anywhere, and in it the flow with the fewest hops left to compute. What it waits for is of a
 //! window that every member has open or closed.
@@ -22,10 +23,10 @@ use crate::routes::Routes;
 use crate::shape::Shape;
 use crate::windows::Windows;
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug)]
 pub(crate) enum Out {
-    /// Tell what this member contributes to a window: in these cycles.
+    /// Read this member's contribution to a window: in these cycles.
     Read { window: u64, cycles: Range<u64> },
     /// Send to a member; [`EncodePipeline::sent`] when it has been received.
     Send { to: usize, window: u64, parts: Vec<(u16, u16, Strip)> },
@@ -67,7 +68,7 @@ struct Window {
     flows: Vec<Flow>,
     /// Flows that are not passed on or kept yet.
     running: usize,
-    /// Messages that have not been received, and what is not written yet.
+    /// Messages that have not been received, and unwritten strips.
     unconfirmed: usize,
     /// Rows of ours that are complete, added up; none: nothing comes.
     sum: Option<Strip>,
@@ -463,7 +464,7 @@ mod tests {
                         assert!(kept == expected, "{shape} {keeper} {window}");
                     }
                 }
-                // Who has nothing sends nothing; whoever passes on what comes adds a message for each hop.
+                // A member without data sends nothing; one that passes data on adds a message for each hop.
                 let sending: usize = busy.iter().map(|busy| busy.len() * (members - 1)).sum();
                 match shape {
                     Shape::Broadcast => assert_eq!(messages, sending, "{members} {losses} {seed}"),

@@ -1,4 +1,4 @@
-//! What can go wrong with an order.
+//! Errors of an order.
 
 use std::time::Duration;
 
@@ -27,17 +27,17 @@ pub enum ProtectorError {
     #[error("node {node} has no endpoint for life {life} ({}); open it first", open_text(.open.as_ref()))]
     NotOpen { node: u32, life: Life, open: Option<Life> },
     /// An order that needs the other members.
-    #[error("node {node} has not been told where the nodes of its group are; tell it first")]
+    #[error("node {node} does not know the addresses of its group; send them first")]
     NotMet { node: u32 },
     /// The addresses of the other members are missing or wrong.
     #[error("node {node} has no usable address of node {peer}: {reason}")]
     Address { node: u32, peer: u32, reason: String },
     /// A peer did not say anything for too long.
     #[error(
-        "node {peer} has been silent for {waited:.1?} while {what} was waited for; is it alive, and reachable?"
+        "node {peer} has been silent for {waited:.1?} while this node waited for {what}; is it alive and reachable?"
     )]
     Silent { peer: u32, waited: Duration, what: String },
-    /// A peer answers, but what is waited for does not come.
+    /// A peer answers, but the expected message does not arrive.
     #[error("{what} has not come for {waited:.1?} from {}, though all nodes answer; report this bug", nodes_text(.awaited))]
     Stuck { awaited: Vec<u32>, waited: Duration, what: String },
     /// Another member has given up.
@@ -50,7 +50,7 @@ pub enum ProtectorError {
     Disagree { peer: u32, generation: GenerationId, theirs: String, ours: String },
     /// A message makes no sense.
     #[error(
-        "node {peer} sent what this build does not understand: {reason}; use the same build on all nodes"
+        "node {peer} sent a message that this build does not understand: {reason}; use the same build on all nodes"
     )]
     Message { peer: u32, reason: String },
     /// It was ended by another order.

@@ -7,10 +7,11 @@
 //!                      writer: parity of what others have, records, repair of this node
 //! ```
 //!
-//! What is computed and what lies where is [`store::protect`]'s matter. Here is how it travels: over an endpoint of this crate's own, in
-//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up what passes through; the reader and the writer share the disk, and
-//! the reader computes what it contributes. What waits between them is bounded by the windows that are open, so that an encoding takes as long as the
-//! slowest of network, disk and arithmetic.
+//! [`store::protect`] computes parity and places it. This crate transports it: over an endpoint of this crate's own, in
+//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up what
+//! passes through; the reader and the writer share the disk, and the reader computes what it contributes. What waits
+//! between them is bounded by the windows that are open, so that an encoding takes as long as the slowest of network,
+//! disk and arithmetic.
 //!
 //! A protector belongs to one node, and its threads end with the handle. What fails, fails one request: [`Event::Failed`] says which, and why.
 

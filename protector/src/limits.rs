@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes from which on strips for the same member travel alone: enough that what a message costs by itself does not count.
+/// Bytes from which on strips for the same member travel alone: enough to make the cost of a message negligible.
 pub(crate) const ALONE_BYTES: usize = 1 << 20;
 
 /// Bytes of changed content that a window has, if a cycle is not longer than that: large blocks keep a link busy, and several must be in memory.
@@ -14,7 +14,8 @@ pub(crate) const OPEN_BYTES_MAX: u64 = 64 << 20;
 /// Windows that are open where each is on its way for one or a few hops: one that is read, one that travels, one that is kept.
 pub(crate) const OPEN_WINDOWS: u64 = 4;
 
-/// Windows of one encoding, at most: what is kept of each must fit into memory, whatever members say that they have. With large blocks, 8 TiB of changes of one node.
+/// Windows of one encoding, at most: their state must fit into memory, whatever sizes members report. With large
+/// blocks, 8 TiB of changes of one node.
 pub(crate) const WINDOWS_MAX: usize = 1 << 22;
 
 /// The longest message that is received: strips of one window of the largest units, and contents of many runs of pages.
@@ -23,7 +24,8 @@ pub(crate) const MESSAGE_BYTES_MAX: u64 = 256 << 20;
 /// Messages of strips that are under way to one member, or from it, at one time, and other messages from it: while one is being received the next one is announced.
 pub(crate) const MESSAGES_UNDER_WAY_MAX: usize = 4;
 
-/// Questions of one member that wait to be answered, at most: one that is repaired asks for what it needs now and next, and may have changed its mind before.
+/// Questions of one member that wait to be answered, at most: a member under repair asks for its current and next
+/// needs, and may have abandoned earlier questions.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 
 /// How often those who are waited for are asked whether they live, at most.

@@ -1,4 +1,4 @@
-//! What waits for a thread, and what wakes it.
+//! Tasks that wait for a thread, and the event that wakes it.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -34,7 +34,7 @@ impl<T> Mailbox<T> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a task, or drops it if nobody takes it any more.
+    /// Leaves a task, or drops it if the queue is closed.
     pub(crate) fn post(&self, task: T) {
         let endpoint = {
             let mut tasks = self.lock();
@@ -57,7 +57,7 @@ impl<T> Mailbox<T> {
         task
     }
 
-    /// Drops what is there and what comes.
+    /// Drops waiting and later tasks.
     pub(crate) fn close(&self) {
         let tasks = self.lock().queue.take();
         // Outside of the lock: it may hold what others wait for.
@@ -114,7 +114,7 @@ impl<T> EventQueue<T> {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         let next = queued.pop_front();
         if queued.is_empty() {
-            // Empty already: it was written for what has been taken.
+            // Empty already: it was written for tasks that have been taken.
             let _ = self.readable.read();
         }
         next

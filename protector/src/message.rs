@@ -36,7 +36,7 @@ const ALIVE: u16 = 6;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// They begin in another way.
-    #[error("{bytes} bytes that do not begin as a message of a protector does")]
+    #[error("{bytes} bytes that do not begin like a message of a protector")]
     Alien {
         /// How many there are.
         bytes: usize,
@@ -54,7 +54,7 @@ pub enum MessageError {
         kind: u16,
         /// Length.
         bytes: usize,
-        /// What was expected.
+        /// The expected value.
         what: &'static str,
     },
 }
@@ -62,20 +62,20 @@ pub enum MessageError {
 /// A message other than strips.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is about.
+    /// Its subject.
     pub generation: GenerationId,
     /// Of a question, and of its answer.
     pub number: u64,
-    /// What it says.
+    /// Its contents.
     pub body: Body,
 }
 
-/// What a message says.
+/// The contents of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// What the sender has of a generation that is being protected.
+    /// The sender's content in a generation that is being protected.
     Content {
-        /// What it builds upon.
+        /// The generation that it builds upon.
         from: Option<GenerationId>,
         /// Which way the sender would have contributions take; that of the group's first member counts.
         shape: Shape,
@@ -99,19 +99,19 @@ pub enum Body {
     Alive,
 }
 
-/// What one that is repaired asks.
+/// A question of a member under repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What a member has, as far as the one asked knows.
+    /// A member's content, as far as the asked one knows.
     Content {
         /// Which member.
         of: u16,
     },
-    /// What the one asked has in stripes.
+    /// The asked member's pages in stripes.
     Places(Wanted),
 }
 
-/// What is answered.
+/// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// [`store::record::Content`], as it was emitted.
@@ -339,7 +339,7 @@ impl<'a> Rest<'a> {
 /// Contributions to one window, as they are received: nothing is copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strips<'a> {
-    /// What is being protected.
+    /// The generation being protected.
     pub generation: GenerationId,
     /// The window.
     pub window: u64,
@@ -354,7 +354,7 @@ pub struct Part<'a> {
     pub keeper: u16,
     /// The row.
     pub row: u16,
-    /// As [`Strip::chunks`] tells them.
+    /// As [`Strip::chunks`] returns them.
     pub chunks: Vec<(u64, u16, &'a [u8])>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes to the other members and comes from them in one life: queues, limits, and who has been heard of.
+//! Messages to and from the other members in one life: queues, limits, and which members were heard.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::peer_links::{PeerLinks, STRIPS, Seen, WORDS};
 /// A message that is shorter takes as long as the way.
 const SHORT_BYTES: usize = 4 << 10;
 
-/// What has happened.
+/// An event.
 pub(crate) enum News {
     /// A message other than strips.
     Words { from: usize, bytes: Vec<u8> },
@@ -41,7 +41,7 @@ impl News {
 pub(crate) struct Accept {
     /// Those of this epoch, of windows below.
     pub(crate) now: Option<(u32, u64)>,
-    /// Those up to this epoch are for nobody any more.
+    /// Messages up to this epoch are discarded.
     pub(crate) over: u32,
 }
 
@@ -178,7 +178,7 @@ impl Messenger {
         self.strips_from[member] > 0
     }
 
-    /// Whether something waits for the link's limit, here or at whoever sends it.
+    /// Whether something waits for the link's limit, here or at its sender.
     pub(crate) fn is_limited(&self) -> bool {
         let full = |bucket: &Option<Bucket>| bucket.as_ref().is_some_and(|bucket| !bucket.wait().is_zero());
         full(&self.into) || full(&self.out) && !(self.strips.is_empty() && self.going.is_empty())
@@ -213,7 +213,7 @@ impl Messenger {
         self.words.iter().any(|words| !words.is_empty())
     }
 
-    /// Strips that have not been sent are for nobody any more; neither are those that come, up to this epoch.
+    /// Drops unsent strips, and those that arrive later up to this epoch.
     pub(crate) fn forget_strips(&mut self, over: u32) {
         self.strips.clear();
         self.accept = Accept { now: None, over };

@@ -129,9 +129,9 @@ impl PeerLinks {
             }
             let failed = |reason: String| ProtectorError::Address { node, peer, reason };
             let said = addresses.iter().find(|(other, _)| *other == peer);
-            let said = said.ok_or_else(|| failed("it was not told".to_owned()))?;
+            let said = said.ok_or_else(|| failed("the launcher did not name it".to_owned()))?;
             let rails =
-                parse_addresses(&said.1).ok_or_else(|| failed("what was told is no address".to_owned()))?;
+                parse_addresses(&said.1).ok_or_else(|| failed("its text is no address".to_owned()))?;
             let link = self.endpoint.connect(port_of(peer), &self.pair(&rails));
             self.links[member] = Some(link.map_err(|error| failed(error.to_string()))?);
         }
@@ -215,7 +215,7 @@ impl PeerLinks {
     }
 }
 
-/// A look at what waits, for who has the port in hand.
+/// A view of the waiting messages, for the owner of the port.
 pub(crate) struct Seen(Pattern);
 
 impl Seen {

@@ -11,7 +11,7 @@ use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
 use crate::mailbox::{EventQueue, Mailbox};
 
-/// A protector. When this is dropped, what is under way is given up and its threads end.
+/// A protector. Dropping it abandons the current work and ends its threads.
 pub struct Protector {
     tasks: Arc<Mailbox<Task>>,
     events: Arc<EventQueue<Event>>,
@@ -19,7 +19,7 @@ pub struct Protector {
 }
 
 impl Protector {
-    /// Starts it. It does nothing before it is told to.
+    /// Starts it. It does nothing before the first request.
     ///
     /// # Errors
     /// [`ProtectorError::NotInGroup`], [`ProtectorError::Thread`], [`ProtectorError::Store`] if the directory is not there.
@@ -136,7 +136,7 @@ mod tests {
         let (protector, mut messenger) = with_a_peer(settings);
         protector.tell(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
-        // As many as a message may tell of: more than any machine has.
+        // As many as a message can hold: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
         let changed = vec![(pages / group.data_pages(), group.data_pages())];
         let body = Body::Content { from: None, shape: Shape::Ring, pages, changed, record: content.emit() };

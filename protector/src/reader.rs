@@ -1,4 +1,4 @@
-//! The thread that reads: what has changed here, window by window, and what others ask while they are repaired.
+//! The thread that reads: local changes, window by window, and pages that other nodes request for their repair.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,15 +20,16 @@ use crate::message::{Answer, Body, Message, Question};
 use crate::usage::Usage;
 use crate::work::{UNENDING, Work};
 
-/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody. A question has that of the last one.
+/// Its jobs, done in order. Each encoding has a number: results of an earlier one are discarded. A question has the
+/// number of the last one.
 pub(crate) enum Job {
-    /// What has changed, of this encoding.
+    /// Changes, of this encoding.
     Begin { attempt: u64, changes: Box<Changes> },
     /// Compare how many pages a member says that it has with its records.
     Check { attempt: u64, member: usize, pages: u64, from: Option<GenerationId>, content: Box<Content> },
-    /// Tell what is contributed to a window: these cycles.
+    /// Read the contribution to a window: these cycles.
     Window { attempt: u64, window: u64, cycles: Range<u64> },
-    /// All windows have been told.
+    /// All windows have been read.
     End { attempt: u64 },
     /// Answer a member that is repaired.
     Answer { attempt: u64, life: Life, to: usize, generation: GenerationId, number: u64, question: Question },
@@ -49,7 +50,7 @@ impl Job {
     }
 }
 
-/// What it has done.
+/// Its results.
 pub(crate) enum Done {
     /// See [`Job::Check`]: it has as many.
     Checked { attempt: u64, member: usize },
@@ -57,7 +58,7 @@ pub(crate) enum Done {
     Window { attempt: u64, window: u64, strips: Vec<Strip>, arithmetic: f64 },
     /// The checksums of all pages are durable.
     Ended { attempt: u64 },
-    /// See [`Job::Answer`]: the message, for whoever asked in that life.
+    /// See [`Job::Answer`]: the message, for the asker in that life.
     Answered { life: Life, to: usize, message: Vec<u8> },
     /// The encoding cannot go on.
     Failed { attempt: u64, error: ProtectorError },
@@ -96,7 +97,7 @@ impl Reader {
         Reader { member, tasks, usage, work, changes: None, served: None }
     }
 
-    /// Until nobody sends jobs any more.
+    /// Runs until the sender of jobs is dropped.
     pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         let usage = Arc::clone(&self.usage);
         let mut meter = usage.meter();
@@ -163,7 +164,7 @@ impl Reader {
 
     fn end(&mut self, attempt: u64) -> Option<Done> {
         let (_, changes) = self.changes.take().filter(|(current, _)| *current == attempt)?;
-        Some(match self.member.told(&changes) {
+        Some(match self.member.record_checksums(&changes) {
             Ok(()) => Done::Ended { attempt },
             Err(error) => Done::Failed { attempt, error: error.into() },
         })

@@ -1,4 +1,4 @@
-//! How a node that is repaired asks the others: over the encode worker, ahead of what it works on.
+//! How a node that is repaired asks the others: over the encode worker, ahead of its other work.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -52,7 +52,7 @@ impl Remote {
         asked.iter().map(|to| self.ask(*to, generation, question())).collect()
     }
 
-    /// The encode worker answers in the end, whatever the one asked does.
+    /// The encode worker always answers in the end, even if the peer does not.
     fn answer(&self, of: usize, reply: &Receiver<Reply>) -> Result<Answer, ProtectError> {
         let node = self.group.nodes()[of];
         match reply.recv() {

@@ -44,7 +44,7 @@ impl Routes {
         (row + 1..=row + self.data).contains(&self.distance(keeper, member))
     }
 
-    /// To whom a member passes on what goes to that row; `None`: it is not on the way, or at its end.
+    /// The next hop of a member for that row; `None`: it is not on the way, or at its end.
     pub(crate) fn next(&self, keeper: usize, row: usize, member: usize) -> Option<usize> {
         let distance = self.distance(keeper, member);
         if distance == 0 || distance > row + self.data {
@@ -61,12 +61,12 @@ impl Routes {
         }
     }
 
-    /// Who passes on to a member what goes to that row.
+    /// The previous hop of a member for that row.
     fn previous(&self, keeper: usize, row: usize, to: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.members).filter(move |member| self.next(keeper, row, *member) == Some(to))
     }
 
-    /// Who sends this member something that goes to that row, if only those contribute of whom `is_busy` says so.
+    /// The members that send to this one for that row, if only members contribute for which `is_busy` is true.
     pub(crate) fn senders(&self, keeper: usize, row: usize, is_busy: &impl Fn(usize) -> bool) -> Vec<usize> {
         self.previous(keeper, row, self.me)
             .filter(|member| self.sends(keeper, row, *member, is_busy))

@@ -44,9 +44,9 @@ impl fmt::Display for Shape {
 
 /// No shape has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no shape; there are pipeline, ring, broadcast and fan-in")]
+#[error("`{found}` is not a shape; expected pipeline, ring, broadcast or fan-in")]
 pub struct NoSuchShape {
-    /// What was said.
+    /// The given text.
     pub found: String,
 }
 

@@ -56,7 +56,7 @@ impl Meter<'_> {
     }
 }
 
-/// Processor time of the thread that calls; 0 where the system does not tell.
+/// Processor time of the thread that calls; 0 where the system does not report it.
 fn thread_nanoseconds() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

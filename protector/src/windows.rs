@@ -1,8 +1,8 @@
-//! How an encoding is divided into windows, so that what is empty costs nothing.
+//! How an encoding is divided into windows, so that empty cycles cost nothing.
 //!
-//! Every member has told of each cycle how many of its pages may have changed ([`Share`]). From that all come to the same windows: in each of them the member
-//! that has most has about as many pages as in any other, wherever they lie, so that few changes make few windows. And everybody knows which members have nothing in a
-//! window, and waits for nothing of theirs.
+//! Every member has reported for each cycle how many of its pages may have changed ([`Share`]). From that all compute
+//! the same windows: the largest share is about equal in all windows, wherever the pages lie, so that few changes make
+//! few windows. And every member knows which members have nothing in a window, and does not wait for those.
 
 use std::ops::Range;
 
@@ -126,7 +126,7 @@ mod tests {
         // One page in each of 24 cycles of the one, twelve in the last cycle of the other.
         let found = all(&[vec![(24, 1)], vec![(23, 0), (1, 12)]]);
         assert_eq!(found, [(0..12, vec![true, false]), (12..24, vec![true, true])]);
-        // What does not fit any more begins the next one.
+        // Data that does not fit any more begins the next one.
         let found = all(&[vec![(2, 4), (1, 12), (1, 4)]]);
         assert_eq!(found, [(0..2, vec![true]), (2..3, vec![true]), (3..4, vec![true])]);
     }

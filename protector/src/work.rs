@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// The number of work that is not ended: it takes no time.
 pub(crate) const UNENDING: u64 = u64::MAX;
 
-/// The work of one thread, by numbers that rise. Whoever works on what is ended does not wait for a limit any more, and neither reads nor writes.
+/// The work of one thread, by rising numbers. A thread with ended work does not wait for a limit any more, and neither
+/// reads nor writes.
 #[derive(Default)]
 pub(crate) struct Work {
     state: Mutex<State>,

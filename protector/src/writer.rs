@@ -1,4 +1,4 @@
-//! The thread that writes: records, parity of what others have, repair.
+//! The thread that writes: records, parity of the others' data, repair.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -20,7 +20,7 @@ use crate::usage::{Meter, Usage};
 use crate::windows::Share;
 use crate::work::{UNENDING, Work};
 
-/// What it is to do, in this order. Each encoding has a number: what comes of an earlier one is for nobody.
+/// Its jobs, done in order. Each encoding has a number: results of an earlier one are discarded.
 pub(crate) enum Job {
     /// Place this node's images.
     Place { attempt: u64, generation: GenerationId, from: Option<GenerationId>, ranks: Vec<Rank> },
@@ -49,15 +49,15 @@ impl Job {
             | Job::Finish { attempt }
             | Job::Seal { attempt }
             | Job::Repair { attempt, .. } => *attempt,
-            // What is given up is removed, whatever comes.
+            // Abandoned files are removed in any case.
             Job::Drop | Job::Abandon(_) => UNENDING,
         }
     }
 }
 
-/// What it has done.
+/// Its results.
 pub(crate) enum Done {
-    /// Placed: what this node has, what has changed of it, and where.
+    /// Placed: this node's content, its changes, and their places.
     Placed { attempt: u64, content: Box<Content>, changes: Box<Changes>, share: Share },
     /// Another member's content is durable.
     Content { attempt: u64 },
@@ -145,7 +145,7 @@ impl Writer {
         Writer { member, tasks, usage, work, encoding: None }
     }
 
-    /// Until nobody sends jobs any more.
+    /// Runs until the sender of jobs is dropped.
     pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         let usage = Arc::clone(&self.usage);
         let mut meter = usage.meter();
@@ -218,7 +218,7 @@ impl Writer {
 
     fn give_up(&mut self) {
         if let Some(keeping) = self.encoding.take().and_then(|encoding| encoding.keeping) {
-            // What is left of it is removed with the generation.
+            // The rest of it is removed with the generation.
             let _ = self.member.abandon(keeping);
         }
     }

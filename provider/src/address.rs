@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Shared memory, and what leads elsewhere.
+    /// Addresses in shared memory, and others.
     #[test]
     fn every_rail_finds_room() {
         let shm = drivers::shm::ShmDriver::open(&drivers::shm::ShmConfig::default()).unwrap();

@@ -50,7 +50,7 @@ pub(crate) fn offered(datatype: u32, operation: u32, flags: u64) -> Result<(usiz
     Ok((EAGER_BYTES_MAX / 2 / bytes, bytes))
 }
 
-/// What is operated with and how.
+/// The operation and its operand type.
 #[derive(Clone, Copy)]
 struct Operation {
     datatype: u32,

@@ -23,7 +23,7 @@ use crate::domain;
 /// Addresses of one vector: as many as a job may have links.
 const ADDRESSES_MAX: usize = transport::config::LINKS_MAX;
 
-/// What is behind an address vector.
+/// The state of an address vector.
 #[derive(Default)]
 pub(crate) struct Vector {
     table: RwLock<Table>,
@@ -134,8 +134,8 @@ pub(crate) unsafe extern "C" fn open(
             if attr.rx_ctx_bits != 0 || !attr.name.is_null() {
                 return Err(ENOSYS);
             }
-            // Addresses are in when the call returns: nobody would post the event that `FI_EVENT` makes a program wait for. `FI_READ` is of shared
-            // vectors. That names follow each other (`FI_SYMMETRIC`) need not be known.
+            // Addresses are in when the call returns: the event that `FI_EVENT` makes a program wait for would not be
+            // posted. `FI_READ` is of shared vectors. That names follow each other (`FI_SYMMETRIC`) need not be known.
             if attr.flags & !flag::SYMMETRIC != 0 {
                 return Err(ENOSYS);
             }
@@ -172,7 +172,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Insertion is over when the call returns; an event queue would have nothing to tell.
+/// Insertion is over when the call returns; an event queue would have nothing to report.
 unsafe extern "C" fn bind_queue(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
     0
 }
@@ -206,7 +206,7 @@ fn answers(numbers: *mut FiAddr, flags: u64, context: Opaque) -> Answers {
     Answers { numbers, errors }
 }
 
-/// The address in these bytes, if it is one of ours with a place; else a person is told what it is.
+/// The address in these bytes, if it is one of ours with a place; else the user gets a message.
 fn usable(i: usize, bytes: &[u8; ADDRESS_BYTES]) -> Result<Address> {
     let address = Address::parse(bytes);
     if address.as_ref().is_none_or(|address| address.rails.is_empty()) {
@@ -235,7 +235,7 @@ unsafe extern "C" fn insert(
         let answers = answers(numbers, known(flags, callflags::INSERT)?, context);
         let mut inserted = 0;
         for i in 0..addresses_count {
-            // SAFETY: the application passes `count` addresses of the length that `fi_getinfo` told.
+            // SAFETY: the application passes `count` addresses of the length that `fi_getinfo` gave.
             let bytes = unsafe { &*addresses.cast::<[u8; ADDRESS_BYTES]>().add(i) };
             let number = usable(i, bytes).and_then(|address| vector.insert(address));
             // SAFETY: the application's arrays have `count` places.
@@ -245,7 +245,7 @@ unsafe extern "C" fn insert(
     })
 }
 
-/// The first place that a name and a service stand for. IPv4 first: it is what endpoints receive on if nothing else is said.
+/// The first place that a name and a service stand for. IPv4 first: endpoints receive on it by default.
 pub(crate) fn resolve(node: Option<&str>, service: Option<&str>) -> Result<SocketAddr> {
     let port = match service {
         None => 0,

@@ -48,7 +48,7 @@ pub(crate) fn count(name: &str, body: impl FnOnce() -> Result<usize>) -> c_int {
     }
 }
 
-/// Runs a body that must not unwind into C. A panic is a bug of ours: it is told, and the caller gets an error.
+/// Runs a body that must not unwind into C. A panic is a bug of ours: it is reported, and the caller gets an error.
 pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         complain(format_args!("{name} panicked, which is a bug; the call fails with FI_EOTHER"));
@@ -56,7 +56,7 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<
     })
 }
 
-/// An object of the interface: what C sees, and what is ours behind it.
+/// An object of the interface: the part for C, and ours behind it.
 #[repr(C)]
 pub(crate) struct Shell<F, T> {
     pub(crate) fid: F,
@@ -99,10 +99,11 @@ static QUARANTINE: Mutex<VecDeque<(usize, Layout)>> = Mutex::new(VecDeque::new()
 /// Drops what is behind a handle, and keeps the handle recognisable as closed for a while.
 ///
 /// # Safety
-/// As for [`behind`], and nobody uses the object any more.
+/// As for [`behind`], and the object is not used any more.
 pub(crate) unsafe fn retire<F, T>(fid: *mut Fid) {
     let shell = fid.cast::<Shell<F, ManuallyDrop<T>>>();
-    // SAFETY: the object came from `hand_out` as a box of `Shell<F, T>`, which has the same layout; nobody uses it now.
+    // SAFETY: the object came from `hand_out` as a box of `Shell<F, T>`, which has the same layout; it is not used any
+    // more.
     unsafe {
         (*fid).fclass = CLASS_UNSPEC;
         ManuallyDrop::drop(&mut (*shell).inner);
@@ -120,7 +121,7 @@ pub(crate) unsafe fn retire<F, T>(fid: *mut Fid) {
 /// Reads an argument that C passes by pointer.
 ///
 /// # Safety
-/// `pointer` is null or points at a `T` that nobody writes to during the call.
+/// `pointer` is null or points at a `T` that is not written to during the call.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T) -> Result<&'a T> {
     // SAFETY: as the caller says.
     unsafe { pointer.as_ref() }.ok_or(EINVAL)

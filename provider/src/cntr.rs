@@ -17,12 +17,12 @@ use crate::limits::WAIT_SLICE;
 use crate::waitset::{self, Member};
 use crate::waker::Waker;
 
-/// What is behind a counter.
+/// The state of a counter.
 #[derive(Default)]
 pub(crate) struct Counter {
     done: AtomicU64,
     failed: AtomicU64,
-    /// What `fi_poll`, or `fi_wait`, was last told of: both counts.
+    /// The counts that `fi_poll`, or `fi_wait`, last reported.
     told: Mutex<(u64, u64)>,
     /// Endpoints that count here.
     engines: RwLock<Vec<Arc<Engine>>>,

@@ -55,7 +55,7 @@ pub(crate) struct Queue {
     format: u32,
     engines: RwLock<Vec<Arc<Engine>>>,
     waker: Option<Waker>,
-    /// A signal that came while nobody waited: the next one to wait takes it.
+    /// A signal that came while no thread waited: the next one to wait takes it.
     signaled: AtomicBool,
     /// Signals so far: each ends the waits that were going on.
     signals: AtomicU64,
@@ -75,7 +75,7 @@ impl Queue {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for what one more completion may add.
+    /// Whether there is room for one more completion.
     pub(crate) fn has_room(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) < self.entries_max
     }

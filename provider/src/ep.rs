@@ -109,7 +109,7 @@ impl EndpointObject {
     }
 }
 
-/// Has whoever reads these queues and counters make progress on the engine.
+/// Makes reads of these queues and counters progress the engine.
 fn join_all(sinks: &Sinks, engine: &Arc<Engine>) -> Result<()> {
     for queue in sinks.queues() {
         queue.join(engine)?;

@@ -1,4 +1,4 @@
-//! Who this process is, and who may talk to it: job, life, key, rank, own IP address.
+//! The identity of this process and its peers: job, life, key, rank, own IP address.
 //!
 //! Under a foreign launcher (an MPI's own mpiexec, or none) nobody hands out a job key. There the key is the user's
 //! ([`session::user_key`]). It keeps other users and strayed datagrams out; it does not keep one job of a user from another
@@ -23,7 +23,7 @@ use crate::log;
 /// Names the IP address on which endpoints receive.
 pub(crate) const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 
-/// What all processes of a job have in common.
+/// The common settings of all processes of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) job: JobId,
@@ -51,7 +51,7 @@ pub(crate) enum IdentityError {
     ParentJob { text: std::ffi::OsString },
 }
 
-/// The identity of this process; told once if there is none.
+/// The identity of this process; logged once if there is none.
 pub(crate) fn identity() -> Option<Identity> {
     if let Some(rank) = this_rank() {
         return Some(Identity::of(&rank.launch()));

@@ -1,7 +1,7 @@
-//! fi_getinfo(3): what this provider offers, and whether that is what an application asks for.
+//! fi_getinfo(3): this provider's offers, and whether they meet an application's request.
 //!
-//! One `fi_info` at most, for reliable datagrams (`FI_EP_RDM`). Nothing is demanded of applications: no mode bit, no local
-//! registration. What is echoed (threading, progress, kind of address vector) is provided whatever was asked.
+//! One `fi_info` at most, for reliable datagrams (`FI_EP_RDM`). It demands nothing of applications: no mode bit, no
+//! local registration. Echoed values (threading, progress, kind of address vector) are provided in every case.
 //!
 //! Everything handed out is freed by libfabric with `free()`, so it comes from `calloc` and `strdup`.
 
@@ -44,8 +44,8 @@ const RECEIVE_CAPS: u64 = PRIMARY
 const DOMAIN_CAPS: u64 = flag::LOCAL_COMM | flag::REMOTE_COMM;
 const ALL: u64 = PRIMARY | MESSAGE_WAYS | REMOTE_WAYS | ALWAYS | ON_REQUEST;
 
-/// Messages of one sender are matched in order; requests to memory are executed in order, among themselves and before later
-/// messages, but for long writes, whose bound `max_order_*` tell.
+/// Messages of one sender are matched in order; requests to memory are executed in order, among themselves and before
+/// later messages, but for long writes, whose bound `max_order_*` gives.
 const ORDERS: u64 = flag::ORDER_SAS
     | flag::ORDER_RAR
     | flag::ORDER_RAW
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     status("fi_getinfo", || {
         // SAFETY: libfabric passes what the application gave: strings, hints, and a place for the answer.
         unsafe {
-            // Who only wants to know which providers there are is told so, whatever it wishes for.
+            // A query for the list of providers gets this one, regardless of its hints.
             let only_names = flags & flag::PROV_ATTR_ONLY != 0;
             let hints = Hints::new(if only_names { null() } else { hints });
             let (node, service) = if only_names { (null(), null()) } else { (node, service) };
@@ -156,7 +156,7 @@ struct Terms {
     receive_flags: u64,
 }
 
-/// Compares the application's wishes with what there is.
+/// Compares the application's hints with the offers.
 fn agree(api: u32, hints: &Hints<'_>) -> Result<Terms> {
     let caps = agree_caps(hints)?;
     check_endpoint(hints)?;

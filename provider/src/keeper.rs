@@ -84,10 +84,10 @@ impl Keeper {
         }
     }
 
-    /// Tells over which NIC a port reaches other hosts.
-    pub(crate) fn tell_nic(&self, nic: &NicSelection) {
+    /// Reports the NIC over which a port reaches other hosts.
+    pub(crate) fn report_nic(&self, nic: &NicSelection) {
         match self {
-            Keeper::Agent(rank) => rank.tell_nic(nic),
+            Keeper::Agent(rank) => rank.report_nic(nic),
             Keeper::Own(line) => line.say(Message::Nic { words: NicText::new(nic) }),
         }
     }
@@ -125,14 +125,14 @@ impl Keeper {
 }
 
 impl OwnLine {
-    /// Takes over the socket with this number, if a launch record waits there. Anything else is somebody else's, and left alone:
-    /// programs that a rank starts inherit the variable.
+    /// Takes over the socket with this number, if a launch record waits there. Any other descriptor has another owner,
+    /// and is left alone: programs that a rank starts inherit the variable.
     fn take(number: RawFd) -> Option<OwnLine> {
         if number <= 2 {
             return None;
         }
-        // SAFETY: the number is used for two system calls, which fail if nothing is open there. It is borrowed for no longer, and
-        // what is kept is a duplicate of our own.
+        // SAFETY: the number is used for two system calls, which fail if nothing is open there. It is borrowed for no
+        // longer, and we keep a duplicate.
         let inherited = unsafe { BorrowedFd::borrow_raw(number) };
         let mut head = [0; launch::MAGIC.len()];
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

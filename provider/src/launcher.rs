@@ -1,4 +1,4 @@
-//! What the launcher knows of this process, and its MPI library does not.
+//! The launcher's facts about this process that its MPI library does not know.
 
 use std::sync::OnceLock;
 
@@ -9,9 +9,9 @@ const RANKS_VARIABLE: &str = "STILLWIRE_RANKS";
 /// What Open MPI's own launcher sets.
 const OPENMPI_VARIABLE: &str = "OMPI_COMM_WORLD_SIZE";
 
-/// Whether this process is to be one rank of several, but its library is Open MPI and has not been started by its own launcher:
-/// it takes itself for a job of one rank, and so does every other. `stillwire run` hands Open MPI's programs to their mpirun; one
-/// that it could not recognise (behind a shell script) is stopped here, by offering it no network.
+/// Whether this process should be one rank of several, but its library is Open MPI and has not been started by its own
+/// launcher: it takes itself for a job of one rank, and so does every other. `stillwire run` hands Open MPI's programs
+/// to their mpirun; one that it could not recognise (behind a shell script) is stopped here, by offering it no network.
 pub(crate) fn is_alone_by_mistake() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {

@@ -32,7 +32,8 @@ pub(crate) const SERVICE_BYTES: usize = 8 * COPIED_BYTES_MAX;
 /// Buffers for requests of peers: one is filled while another is worked off.
 pub(crate) const SERVICE_BUFFERS: usize = 3;
 
-/// A longer read or write of a peer's memory is asked for in pieces of this length, so that what a target holds for one of them is bounded.
+/// A longer read or write of a peer's memory is split into pieces of this length, so that a target holds bounded memory
+/// for each.
 pub(crate) const PIECE_BYTES_MAX: usize = 4 << 20;
 
 /// Copies for peers whose memory is kept for the next ones.
@@ -44,14 +45,16 @@ pub(crate) const PIECES_OPEN_MAX: usize = 4;
 /// Requests to peers' memory that one endpoint may have open. Each may cost its target an answer that waits.
 pub(crate) const REMOTE_REQUESTS_MAX: usize = 4096;
 
-/// Long writes, or pieces of them, that one link may have open: their payloads are announced, and must leave room for what the peer has asked
-/// for itself, else two targets that make each other wait could wait for ever.
+/// Long writes, or pieces of them, that one link may have open: their payloads are announced, and must leave room for
+/// the peer's own requests, else two targets that make each other wait could wait for ever.
 pub(crate) const LONG_WRITES_MAX: usize = ANNOUNCED_MAX / 2;
 
-/// Bytes that a target holds for one peer (copies of what it reads, answers that wait) before the peer's further requests wait.
+/// Bytes that a target holds for one peer (copies of bytes that it reads, answers that wait) before the peer's further
+/// requests wait.
 pub(crate) const LINK_CREDIT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 
-/// Likewise for all peers of an endpoint. Above it one request of each is served at a time, so that nobody waits for what others do not take.
+/// Likewise for all peers of an endpoint. Above it one request of each is served at a time, so that no peer waits for
+/// others that take nothing.
 pub(crate) const CREDIT_BYTES_MAX: usize = 256 << 20;
 
 /// Messages of one peer that wait: what its open requests and its answers to ours may come to.
@@ -76,15 +79,15 @@ pub(crate) const QUARANTINE_MAX: usize = 1 << 12;
 /// How often the helper looks whether the program makes progress by itself.
 pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 
-/// A peer that has not been heard for this long while an endpoint closes is taken for gone. A living peer's helper answers at
-/// once, also while its program computes; without a keeper there is nobody who could answer for the endpoint later.
+/// A peer that has not been heard for this long while an endpoint closes is taken for gone. A living peer's helper
+/// answers at once, also while its program computes; without a keeper nothing could answer for the endpoint later.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// A peer that lives and does not receive what was sent to it is waited for so long when an endpoint closes, unless a person says otherwise: its program may compute for
 /// long before it receives.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3600);
 
-/// When a person is first told of such a peer; again after twice as long, and so on.
+/// When such a peer is first reported; again after twice as long, and so on.
 pub(crate) const LINGER_WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// Peers that are named then.
@@ -107,7 +110,7 @@ pub(crate) const QUIET: Duration = Duration::from_millis(2);
 /// milliseconds, unless its peer is stopped or dead.
 pub(crate) const REGION_CLOSE_MAX: Duration = Duration::from_secs(3);
 
-/// Longest sleep in a blocking call between two looks at what no descriptor tells.
+/// Longest sleep in a blocking call between two looks at state that no descriptor reports.
 pub(crate) const WAIT_SLICE: Duration = Duration::from_millis(10);
 
 /// Default of `FI_OPT_MIN_MULTI_RECV`, bytes.

@@ -1,4 +1,5 @@
-//! What no error number can say: to libfabric's log where that is on (`FI_LOG_LEVEL=warn`), else to a person on standard error; and to `tracing`.
+//! Messages that no error number can carry: to libfabric's log where that is on (`FI_LOG_LEVEL=warn`), else to a person
+//! on standard error; and to `tracing`.
 //!
 //! A provider is not linked against libfabric. The library that has loaded it is found among those of the process, by name.
 
@@ -93,7 +94,7 @@ fn logged(level: c_int, what: &str) -> bool {
     true
 }
 
-/// Who speaks: rank and process.
+/// The prefix of messages: rank and process.
 fn named(what: core::fmt::Arguments<'_>) -> String {
     let process = std::process::id();
     match rank() {
@@ -102,20 +103,21 @@ fn named(what: core::fmt::Arguments<'_>) -> String {
     }
 }
 
-/// Says to a person what no error number can. Nothing comes of it where nobody listens: the program has done nothing wrong.
+/// Prints a message to the user that no error number can carry. Without a reader it has no effect: the program has done
+/// nothing wrong.
 pub(crate) fn complain(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::warn!("{text}");
     without_broken_pipe(|| {
         if !logged(WARN, &text) {
             let line = format!("stillwire: {text}\n");
-            // SAFETY: so many bytes of a string. What cannot be written (nobody reads, the disk is full) is not said.
+            // SAFETY: so many bytes of a string. A failed write (no reader, full disk) is ignored.
             unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
         }
     });
 }
 
-/// Says why a call or an operation has failed whose error number the program gets: for who has the log on.
+/// Logs why a call or an operation has failed whose error number the program gets.
 pub(crate) fn note(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::info!("{text}");
@@ -129,7 +131,7 @@ pub(crate) fn inform(what: core::fmt::Arguments<'_>) {
     without_broken_pipe(|| _ = logged(INFO, &text));
 }
 
-/// Does something for which this thread gets no `SIGPIPE`, whatever the program does with that signal.
+/// Runs `act` without a `SIGPIPE` for this thread, regardless of the program's use of that signal.
 fn without_broken_pipe(act: impl FnOnce()) {
     // SAFETY: sets of signals are numbers; all are filled before they are used, and the thread's mask is put back.
     unsafe {

@@ -28,8 +28,8 @@ impl Segments {
     /// The segments that C names.
     ///
     /// # Safety
-    /// `iov` points at `count` segments (or `count` is 0), and each names memory that stays valid for what the operation
-    /// does to it until the operation is complete.
+    /// `iov` points at `count` segments (or `count` is 0), and each names memory that stays valid for the operation
+    /// until the operation is complete.
     pub(crate) unsafe fn new(iov: *const iovec, count: usize) -> Result<Segments> {
         if count > IOV_MAX || (iov.is_null() && count > 0) {
             return Err(EINVAL);
@@ -146,7 +146,8 @@ impl Segments {
     }
 }
 
-/// An empty vector with room for so many bytes, a number that somebody else has named: too many are an error, not the end of the process.
+/// An empty vector with room for so many bytes, a number from outside: too many are an error, not the end of the
+/// process.
 pub(crate) fn with_room(bytes: usize) -> Result<Vec<u8>> {
     let mut room = Vec::new();
     room.try_reserve_exact(bytes).map_err(|_| ENOMEM)?;

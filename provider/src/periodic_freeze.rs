@@ -23,8 +23,8 @@ use crate::limits::DRAIN_MAX;
 const EVERY_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_MS";
 /// If it is 1, each freeze hands all links over to another rail, or back.
 const HANDOVER_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_HANDOVER";
-/// Milliseconds that a port stands still in each freeze, as for a process whose memory is saved; peers are told before. Without it: no longer than
-/// the dump takes.
+/// Milliseconds that a port stands still in each freeze, as for a process whose memory is saved; it is announced to
+/// peers. Without it: no longer than the dump takes.
 const PAUSE_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_PAUSE_MS";
 /// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
 const REPORT_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_REPORT";
@@ -35,7 +35,7 @@ const COMPARE_EVERY: u64 = 16;
 /// Samples of each kind that are kept: the newest. A report's p99.9 wants thousands, and a program may run for days.
 const SAMPLES_MAX: usize = 1 << 16;
 
-/// What was asked for.
+/// The requested value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     every: Duration,
@@ -55,7 +55,7 @@ impl Settings {
     }
 }
 
-/// What a variable says; told if it says nothing that counts.
+/// The value of a variable; reports an invalid one.
 fn milliseconds(variable: &str) -> Option<Duration> {
     let text = std::env::var_os(variable)?;
     let found = text.to_str().and_then(|text| text.parse().ok()).filter(|found| *found > 0);
@@ -150,7 +150,7 @@ impl Ways {
     }
 }
 
-/// What was measured, in microseconds.
+/// The measurements, in microseconds.
 #[derive(Default)]
 struct Taken {
     freeze: VecDeque<f64>,

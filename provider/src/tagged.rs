@@ -69,7 +69,7 @@ unsafe fn transmit(
     })
 }
 
-/// What a receive looks for.
+/// The pattern of a receive.
 #[derive(Clone, Copy)]
 struct Wanted {
     from: FiAddr,

@@ -97,7 +97,7 @@ unsafe extern "C" fn poll(fid: *mut FidPoll, contexts: *mut Opaque, room: c_int)
         let members = set.members.lock().unwrap_or_else(PoisonError::into_inner);
         let mut told = 0;
         for (_, context, member) in &*members {
-            // A counter that is asked has told: one for which there is no room is left for the next call.
+            // Asking a counter consumes its report: one without room is left for the next call.
             if told < room && member.has_something() {
                 // SAFETY: the application's array has so much room.
                 unsafe { contexts.add(told).write(*context as Opaque) };

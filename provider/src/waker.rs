@@ -1,4 +1,5 @@
-//! What a blocked reader sleeps on: a descriptor that becomes readable when something has been reported, or when a frame may be waiting.
+//! The event that a blocked reader sleeps on: a descriptor that becomes readable when something has been reported, or
+//! when a frame may be waiting.
 
 use core::ffi::c_int;
 use core::time::Duration;

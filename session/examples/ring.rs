@@ -40,7 +40,7 @@ fn main() -> Result<(), SessionError> {
         let (rank, size) = (session.rank(), session.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut state = State([0; 16]);
-        // After a restart the state is what it was at the point; else it stays as it is.
+        // After a restart the state is that of the point; else it stays unchanged.
         session.protect(&mut state)?;
         while state.get().0 < steps {
             let (step, value) = state.get();

@@ -22,7 +22,7 @@ use crate::nics::{Moved, Nics};
 use crate::requests::NOBODY;
 use crate::writer::ImageQueue;
 
-/// Who speaks: what every control message of this process carries.
+/// The sender: fields of every control message of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) job: JobId,
@@ -66,7 +66,7 @@ pub(crate) struct Agent {
     part: Mutex<Part>,
     /// Taken before the part and the gate.
     nics: Mutex<Nics>,
-    /// Set by whoever finds a rail dead.
+    /// Set by the thread that finds a rail dead.
     rail_died: Arc<AtomicBool>,
     /// Wakes the thread that listens to the keeper: something waits to be sent.
     wake: Arc<EventFd>,
@@ -135,18 +135,18 @@ impl Agent {
         part.participant.is_standing()
     }
 
-    /// Tells the participant who has not received what the program has sent without a request.
+    /// Informs the participant of peers that have not received messages sent without a request.
     fn look(&self, part: &mut Part) {
         let peer = self.endpoint.with_port(|port| port.unreceived(|context| context == NOBODY));
         part.participant.handle(self.now(), Input::Unreceived { by: peer.map(PortId::rank) });
     }
 
-    /// Does what is due, and says how long nothing will be, and what to wait for besides messages of the keeper.
+    /// Handles due timers; returns the time until the next, and the events to wait for besides messages of the keeper.
     pub(crate) fn tick(&self) -> (Option<Duration>, PollFlags) {
         let _ = self.wake.read();
         let rails = self.attend_rails();
         let mut part = self.lock();
-        // A keeper that is gone is noticed by whoever reads from it.
+        // The reading thread notices a keeper that is gone.
         let _ = part.line.flush();
         if let Some(bytes) = part.line.overdue(Instant::now()) {
             eprintln!(
@@ -171,7 +171,7 @@ impl Agent {
         let refused = match nic.as_str().parse() {
             Ok(choice) => {
                 let moved = self.nics().hand_over(core::slice::from_ref(&self.endpoint), choice);
-                self.tell_nic(&moved);
+                self.report_nic(&moved);
                 moved.refused.unwrap_or_default()
             }
             Err(unknown) => unknown.to_string(),
@@ -188,7 +188,7 @@ impl Agent {
             }
             Message::MeetRails { number, ports, last } => nics.meet_rails(number, &ports, last),
             Message::ChangeRails { number, decided } => {
-                // All links are there from the beginning: nobody is looked up later.
+                // All links are there from the beginning: no peer is looked up later.
                 let _ = nics.change_rails(number, decided);
                 None
             }
@@ -206,12 +206,12 @@ impl Agent {
             nics.note_news(Instant::now());
         }
         if let Some((moved, answer)) = nics.look(core::slice::from_ref(&self.endpoint)) {
-            self.tell_nic(&moved);
+            self.report_nic(&moved);
             self.send(answer);
         }
         if let Some(moved) = nics.revive(core::slice::from_ref(&self.endpoint), Instant::now()) {
             moved.complain(self.identity.rank);
-            self.tell_nic(&moved);
+            self.report_nic(&moved);
             if moved.lost {
                 self.send(Message::RailLost { words: NicText::new(&nics.request().choice) });
             }
@@ -219,7 +219,7 @@ impl Agent {
         nics.due().map(|due| due.saturating_duration_since(Instant::now()))
     }
 
-    fn tell_nic(&self, moved: &Moved) {
+    fn report_nic(&self, moved: &Moved) {
         if let Some(taken) = &moved.selection {
             self.send(Message::Nic { words: NicText::new(taken) });
         }
@@ -286,7 +286,7 @@ impl Agent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Part> {
-        // Whoever panicked has ended the program's thread; the participant itself is consistent after every call.
+        // A panic has ended the program's thread; the participant itself is consistent after every call.
         self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -352,7 +352,8 @@ impl Agent {
         }
     }
 
-    /// A rank that cannot raise its epoch could read nobody's frames any more (rule 2): it ends, and the job rolls back.
+    /// A rank that cannot raise its epoch could not read its peers' frames any more (rule 2): it ends, and the job
+    /// rolls back.
     fn die(&self, error: &dyn core::fmt::Display) -> ! {
         eprintln!("stillwire: rank {} cannot cut and ends: {error}", self.identity.rank);
         std::process::abort();

@@ -31,7 +31,7 @@ pub(crate) enum CaptureError {
     Dump(#[from] nic_freeze::DumpError),
 }
 
-/// What is captured besides the port.
+/// State that is captured besides the port.
 pub(crate) trait Memory {
     /// About how many bytes that will be.
     fn bytes(&mut self) -> u64;
@@ -64,7 +64,7 @@ impl Memory for ProgramMemory<'_> {
     }
 }
 
-/// A program that has finished: nobody will ask for its memory or its messages.
+/// A program that has finished: its memory and its messages are not needed any more.
 pub(crate) struct FinishedMemory {
     pub(crate) state: Vec<u8>,
 }
@@ -90,7 +90,7 @@ fn region_section(region: &Region<'_>) -> OwnedSection {
     OwnedSection { kind: kinds::SESSION_REGION, version: REGION_VERSION, id: region.id().into(), bytes }
 }
 
-/// Enters the end of an operation into the table of requests. Everything else that a completion may tell is not state.
+/// Enters the end of an operation into the table of requests. Other fields of a completion are not state.
 pub(crate) fn note(state: &mut SessionState, peers: &Peers, completion: Completion) {
     match completion {
         Completion::Received { context, source, tag, bytes, sent_bytes, buffer, .. } => {

@@ -23,7 +23,7 @@ pub(crate) fn start(agent: Arc<Agent>, stream: UnixStream, reader: ControlReader
     let run = move || {
         listen(&agent, stream, reader);
         if !agent.lose() {
-            // Nobody can save, recover or end this process any more.
+            // This process cannot be saved, recovered or ended any more.
             eprintln!("stillwire: rank {}: the launcher is gone; ending", agent.identity().rank);
             let _ = kill(getpid(), Signal::SIGKILL);
         }

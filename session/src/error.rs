@@ -1,4 +1,4 @@
-//! What can go wrong in a session.
+//! Errors of a session.
 
 use ckpt_glue::enrolment::EnrolmentError;
 use ckpt_glue::error::Malformed;
@@ -34,9 +34,9 @@ pub enum SessionError {
     /// The connection to the keeper.
     #[error("{operation} the keeper's socket failed: {source}; is the launcher still running?")]
     Keeper {
-        /// What was tried.
+        /// The failed action.
         operation: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The keeper closed the connection while the job was starting.
@@ -53,7 +53,7 @@ pub enum SessionError {
     Rails {
         /// Where it was to receive.
         bind: std::net::IpAddr,
-        /// What the driver said.
+        /// The driver's error.
         source: drivers::RailsError,
     },
     /// The endpoint.
@@ -64,7 +64,7 @@ pub enum SessionError {
     Image {
         /// This rank.
         rank: u32,
-        /// What the store said.
+        /// The store's error.
         source: StoreError,
     },
     /// A section of the image.
@@ -72,7 +72,7 @@ pub enum SessionError {
     State {
         /// This rank.
         rank: u32,
-        /// What is wrong.
+        /// The fault.
         source: StateError,
     },
     /// The port's section of the image.
@@ -80,7 +80,7 @@ pub enum SessionError {
     Port {
         /// This rank.
         rank: u32,
-        /// What is wrong.
+        /// The fault.
         source: nic_freeze::LoadError,
     },
     /// No such rank.
@@ -108,7 +108,7 @@ pub enum SessionError {
     Send {
         /// The rank.
         rank: u32,
-        /// What the port said.
+        /// The port's error.
         source: transport::SendError,
     },
     /// The ranks disagree about a collective operation.
@@ -136,7 +136,7 @@ pub enum SessionError {
     Ended,
 }
 
-/// What is wrong with the regions that a program protects.
+/// The faults of the regions that a program protects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// Two regions with one id.
@@ -179,12 +179,12 @@ pub enum RegionError {
     },
     /// A restarted program went on without its state.
     #[error(
-        "a restarted program must call `protect` before its first point: it would go on without its saved state"
+        "a restarted program must call `protect` before its first point: it would continue without its saved state"
     )]
     NotRestored,
 }
 
-/// What is wrong with the session's section of an image.
+/// The faults of the session's section of an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// A version of another time.

@@ -1,4 +1,4 @@
-//! What a launcher tells the process of a rank before anything else.
+//! The first message of a launcher to the process of a rank.
 //!
 //! The process inherits one end of a Unix socket pair; the environment variable [`SOCKET_VARIABLE`] has its number and
 //! nothing else. The first bytes on it are the launch record, which holds the job's key: it never stands in an argument,
@@ -13,7 +13,7 @@
 //! | 30 | 16    | key       | of control messages and data frames                            |
 //! | 46 | 12    | life      | counter, nonce                                                 |
 //! | 58 | 4, 4  | rank      | this rank, and how many there are                              |
-//! | 66 | 1     | restore   | 1: the generation that follows is to be restored; 0: it is zero |
+//! | 66 | 1     | restore   | 1: restore the generation that follows; 0: it is zero          |
 //! | 67 | 16    | generation | life (counter, nonce) and epoch                               |
 //! | 83 | 1     | auth      | what tags of data frames cover: 1 header, 2 the payload too    |
 //! | 84 | 1     | family    | 4 or 6: of the address that follows                            |
@@ -44,20 +44,20 @@ use crate::limits::{LAUNCH_BYTES_MAX, PATH_BYTES_MAX};
 /// Names the environment variable with the number of the inherited socket.
 pub const SOCKET_VARIABLE: &str = "STILLWIRE_SOCKET";
 
-/// Exit status of a process whose launcher is gone: it ends by itself, for nobody can save or recover it any more.
+/// Exit status of a process whose launcher is gone: it ends by itself, as it cannot be saved or recovered any more.
 pub const EXIT_LAUNCHER_GONE: i32 = 113;
 
-/// Stands in the file of every program that links this crate, so that the launcher can tell: such a program is saved at its own points, and
-/// others as whole processes.
+/// Stands in the file of every program that links this crate, so that the launcher can recognise it: such a program is
+/// saved at its own points, and others as whole processes.
 pub const NATIVE_MARK: &[u8] = b"\nstillwire: this program names the points at which it is saved\n";
 
-/// What a launch record begins with.
+/// The first bytes of a launch record.
 pub const MAGIC: [u8; 8] = *b"SWLAUNCH";
 const VERSION: u16 = 5;
 const HEAD_BYTES: usize = 14;
 const FIXED_BYTES: usize = 135;
 
-/// What the process of a rank has to know before it can speak to anybody.
+/// Facts that the process of a rank needs before it can communicate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The job.
@@ -72,7 +72,7 @@ pub struct Launch {
     pub ranks: u32,
     /// The generation to restore; `None`: the program starts from its beginning.
     pub restore: Option<GenerationId>,
-    /// What tags of data frames cover.
+    /// The bytes that tags of data frames cover.
     pub auth: AuthLevel,
     /// Where to receive; port 0 takes a free one.
     pub bind: SocketAddr,
@@ -222,7 +222,7 @@ impl Launch {
     }
 }
 
-/// Random bytes for what is encrypted; `None`: the system gives none.
+/// Random bytes for encryption; `None`: the system gives none.
 ///
 /// Straight from the kernel: what libc's getrandom(3) keeps between calls (glibc 2.41 and later) lies in memory of the process, so in its image, and a process
 /// that was restored would be given once more what the one before has used.

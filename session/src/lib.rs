@@ -34,8 +34,8 @@
 //! }
 //! ```
 //!
-//! What is sent and not yet received belongs to the session: it keeps messages, and requests that are still open, with
-//! the saved state. A program never waits for its messages before it may be saved.
+//! Messages in flight belong to the session: it keeps messages, and requests that are still open, with the saved state.
+//! A program never waits for its messages before it may be saved.
 
 mod agent;
 mod capture;

@@ -21,7 +21,7 @@ pub const DRAIN_MAX: Duration = Duration::from_millis(200);
 /// long only makes peers probe a little later.
 pub const COPY_BYTES_PER_SECOND: u64 = 2 << 30;
 
-/// Longest sleep while a program waits for a message: how late it notices what no frame tells (a finished job).
+/// Longest sleep while a program waits for a message: how late it notices events without a frame (a finished job).
 pub const WAIT_SLICE: Duration = Duration::from_millis(20);
 
 /// How often a program that stands at a point looks whether it may be saved.
@@ -33,7 +33,7 @@ pub const FINALIZE_SLICE: Duration = Duration::from_millis(5);
 /// Polling before a sleep while there is a core for every rank. A sleep and a wake-up cost about 15 µs.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// Polling before a sleep while ranks share cores: whoever polls then keeps its peer from answering.
+/// Polling before a sleep while ranks share cores: a rank that polls then keeps its peer from answering.
 pub const SPIN_SHARED: Duration = Duration::from_micros(2);
 
 /// How often the helper thread looks whether the program makes progress by itself.
@@ -66,8 +66,9 @@ pub const REVIVALS_MAX: u32 = 12;
 /// A rail that has gone on for so long before it dies again is looked after as if it had never died.
 pub const REVIVED_FOR: Duration = Duration::from_secs(60);
 
-/// Longest wait for frames to arrive that only the rail takes which is to be closed, and time between two looks: they take a round trip, or as long as a peer
-/// stands still. The launcher waits longer (`ckpt_glue::limits::RAIL_STEP_MAX`), so that it is told why.
+/// Longest wait for frames that only the closing rail takes, and time between two looks: they take a round trip, or as
+/// long as a peer stands still. The launcher waits longer (`ckpt_glue::limits::RAIL_STEP_MAX`), so that it gets the
+/// reason.
 pub const ON_THEIR_WAY_MAX: Duration = Duration::from_secs(5);
 
 /// Time between two such looks.

@@ -1,4 +1,4 @@
-//! What a rank says to its keeper. Nobody waits for a keeper that does not read: the program least of all.
+//! A rank's messages to its keeper. No thread waits for a keeper that does not read, least of all the program.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use crate::limits::{LINE_BYTES_MAX, LINE_WAIT_MAX};
 pub struct Line {
     stream: UnixStream,
     writer: ControlWriter,
-    /// What the socket had no room for.
+    /// Bytes that the socket had no room for.
     waiting: Vec<u8>,
     /// Since when the keeper has taken nothing of it; `None` once that has been reported.
     since: Option<Instant>,
@@ -37,7 +37,7 @@ impl Line {
         self.writer.emit(control, &mut self.waiting);
         self.flush()?;
         if self.waiting.len() > LINE_BYTES_MAX {
-            // It cannot be told anything any more, so it can neither save nor recover this rank: like one that is gone.
+            // It gets no more messages, so it can neither save nor recover this rank: like one that is gone.
             let _ = self.stream.shutdown(Shutdown::Both);
             let problem = format!(
                 "{} bytes wait for the launcher to read them, at most {LINE_BYTES_MAX} can: is it stopped?",
@@ -69,18 +69,18 @@ impl Line {
         Ok(())
     }
 
-    /// What to wait for on the socket besides messages of the keeper.
+    /// Events to wait for on the socket besides messages of the keeper.
     #[must_use]
     pub fn wants(&self) -> PollFlags {
         if self.waiting.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT }
     }
 
-    /// When [`Line::overdue`] is to be asked.
+    /// When to call [`Line::overdue`].
     pub fn due(&self) -> Option<Instant> {
         self.since.filter(|_| !self.waiting.is_empty()).map(|since| since + LINE_WAIT_MAX)
     }
 
-    /// Bytes that the keeper should have read long ago; told once.
+    /// Bytes that the keeper should have read long ago; reported once.
     pub fn overdue(&mut self, now: Instant) -> Option<usize> {
         self.due().filter(|due| now >= *due)?;
         self.since = None;

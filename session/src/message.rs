@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The message has been received by its peer's port.

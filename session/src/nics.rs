@@ -18,7 +18,7 @@ use transport::{PortId, Rank, RawAddress};
 use crate::limits::{REVIVALS_MAX, REVIVE_AFTER, REVIVED_FOR};
 use change::Change;
 
-/// What an endpoint is told of errors that are not a driver's.
+/// The driver error that stands for other errors at an endpoint.
 const NOTHING: DriverError =
     DriverError::CannotOpen { operation: Operation::FindDevice, errno: Errno(System::ENODEV as i32) };
 
@@ -28,42 +28,42 @@ enum Refused {
     #[error("it has no rail to other hosts (--rails)")]
     NoRail,
     #[error(
-        "it would be at another address over {nic}, which all ranks have to go over together: ask for it without --rank"
+        "its address over {nic} would differ, and all ranks have to change it together: ask for it without --rank"
     )]
     Elsewhere { nic: String },
     #[error("a port was opened meanwhile; ask again")]
     Opened,
-    #[error("it finds no way to port {peer} over it: {source}")]
+    #[error("it has no route to port {peer} over it: {source}")]
     NoWay { peer: PortId, source: EndpointError },
     #[error(transparent)]
     Beside(RailsError),
     #[error(
-        "frames of up to {bytes} bytes are on their way that {nic} does not take, and their receivers have not had them in {waited:?}; ask again when fewer are"
+        "frames of up to {bytes} bytes are in flight, {nic} does not accept them, and their receivers did not get them within {waited:?}; ask again when fewer are"
     )]
     OnTheirWay { bytes: usize, nic: String, waited: Duration },
     #[error(transparent)]
     Nic(#[from] NicError),
-    #[error("{0}, and the rail goes on as it was")]
+    #[error("{0}; the rail is unchanged")]
     Rails(RailsError),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
 }
 
-/// What has become of the rank's NIC.
+/// The outcome of the rank's NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// What the first port to say so goes over now; `None`: what it was.
     pub selection: Option<NicSelection>,
     /// Why a port does not go over what was asked for.
     pub refused: Option<String>,
-    /// A rail is dead that cannot go on at its address: what the launcher is to be told.
+    /// A rail is dead that cannot continue at its address: report it to the launcher.
     pub lost: bool,
 }
 
 impl Moved {
     const NOTHING: Moved = Moved { selection: None, refused: None, lost: false };
 
-    /// Tells whoever runs the program of a rail that had died.
+    /// Reports a rail that had died to the user.
     pub fn complain(&self, rank: Rank) {
         if let Some(selection) = &self.selection {
             eprintln!("stillwire: rank {rank}: goes on over {selection}");
@@ -77,7 +77,7 @@ impl Moved {
 /// The NIC of a rank, for all of its ports.
 #[derive(Debug)]
 pub struct Nics {
-    /// What is asked for, from the start or since a person has said something else.
+    /// The requested NIC, from the start or by a later request of the user.
     request: NicRequest,
     /// Where ports receive whose NIC names no other place.
     bind: IpAddr,
@@ -96,7 +96,7 @@ impl Nics {
         Nics { request, bind, change: None, revivals: 0, last: None, due: None }
     }
 
-    /// What is asked for now.
+    /// The present request.
     #[must_use]
     pub fn request(&self) -> &NicRequest {
         &self.request
@@ -135,10 +135,7 @@ impl Nics {
             named @ NicChoice::Xdp { .. } => named.to_string(),
             _ => "xdp".to_owned(),
         };
-        NicSelection {
-            nic,
-            remark: "its nic-helper is gone: what comes passes through the kernel".to_owned(),
-        }
+        NicSelection { nic, remark: "its nic-helper is gone: frames pass through the kernel".to_owned() }
     }
 
     /// Before the next attempt.
@@ -269,7 +266,7 @@ fn in_place(endpoint: &Endpoint, choice: &NicChoice, bind: IpAddr) -> Result<(us
     Ok((rail, udp))
 }
 
-/// What an endpoint understands of it.
+/// The driver error for an endpoint.
 fn shortened(error: &RailsError) -> DriverError {
     match error {
         RailsError::Driver(source)
@@ -297,7 +294,7 @@ mod tests {
         Nics::new(NicRequest::default(), "127.0.0.1".parse().expect("an address"))
     }
 
-    /// A port with a rail over UDP that can be killed, and how often it has told of a death.
+    /// A port with a rail over UDP that can be killed, and how often it has reported a death.
     fn opened() -> (Endpoint, FaultSwitch, Arc<AtomicU32>) {
         let (id, life) = (PortId::of_rank(Rank(0), 0), Life { counter: 1, nonce: 7 });
         let port = Port::new(PortConfig::new(JobId(5).tag()), id, life, Epoch(0), Some(&JobKey([6; 16])));
@@ -337,7 +334,7 @@ mod tests {
         assert_eq!(nics.due(), Some(now + REVIVE_AFTER));
         let endpoints = [endpoint.clone()];
         assert_eq!(nics.revive(&endpoints, now), None, "not yet");
-        // Somebody else has the address: it is tried again, after twice the time.
+        // The address is in use: it is tried again, after twice the time.
         let holder = hold(&endpoint);
         assert_eq!(nics.revive(&endpoints, now + REVIVE_AFTER), None);
         let next = now + REVIVE_AFTER * 3;

@@ -32,7 +32,7 @@ use crate::{control, input, writer};
 /// A process is one rank: its socket is taken once.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
-/// What an image holds.
+/// An image's contents.
 struct Restored {
     state: SessionState,
     regions: BTreeMap<u32, Vec<u8>>,
@@ -49,9 +49,9 @@ impl Session {
     /// Makes this process a rank of the job that started it. Returns when all ranks have come up and can reach each other.
     ///
     /// # Errors
-    /// [`SessionError::NotLaunched`] without a launcher, and whatever keeps the rank from coming up.
+    /// [`SessionError::NotLaunched`] without a launcher, and any error that keeps the rank from starting.
     pub fn open() -> Result<Session, SessionError> {
-        // Whatever the linker leaves out: this stays in the program's file.
+        // The linker must not remove this from the program's file.
         core::hint::black_box(NATIVE_MARK);
         let mut stream = inherited_socket()?;
         let launch = Launch::read(&mut stream)?;

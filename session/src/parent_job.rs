@@ -1,4 +1,5 @@
-//! What a launcher tells a process that is no rank, but speaks to ranks that are saved as whole processes: one that they have spawned.
+//! The launch record of a process that is no rank, but speaks to ranks that are saved as whole processes: one that they
+//! have spawned.
 
 use core::fmt::Write as _;
 
@@ -18,9 +19,10 @@ pub struct ParentJob {
     pub job: JobId,
     /// Their life.
     pub life: Life,
-    /// What the tags of their frames cover at least.
+    /// The bytes that the tags of their frames cover at least.
     pub auth: AuthLevel,
-    /// Where ports are that are older than this life: their ranks tell addresses of lives before, which their programs had written down.
+    /// The addresses of ports that are older than this life: their ranks give out addresses of earlier lives, which
+    /// their programs had stored.
     pub moved: AddressTable,
 }
 

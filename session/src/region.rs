@@ -1,4 +1,4 @@
-//! What a program wants saved.
+//! The regions that a program protects.
 
 /// A piece of memory that belongs to a saved program.
 ///
@@ -7,7 +7,7 @@
 pub enum Region<'a> {
     /// Its length stays the same for the whole run.
     Fixed {
-        /// Tells this region from the program's others; the same at every point and after a restart.
+        /// Distinguishes this region from the program's others; the same at every point and after a restart.
         id: u32,
         /// Its contents.
         bytes: &'a mut [u8],

@@ -18,7 +18,7 @@ use crate::message::{Message, Outcome, Request};
 /// Version of the section.
 pub(crate) const VERSION: u16 = 1;
 
-/// Comes back with operations that nobody asks about.
+/// Comes back with operations without a request.
 pub(crate) const NOBODY: u64 = 0;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ enum Slot {
     Done(Outcome),
 }
 
-/// What a session keeps besides the port and the protected regions.
+/// The state of a session besides the port and the protected regions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionState {
     /// Counted points passed since the program began, over all lives.

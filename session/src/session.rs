@@ -37,7 +37,7 @@ impl Peers {
         link.copied().ok_or(SessionError::NoSuchRank { rank, ranks })
     }
 
-    /// `None` for a port that is no rank's first: nobody can be reached there.
+    /// `None` for a port that is no rank's first: no peer can be reached there.
     pub(crate) fn rank(&self, link: LinkIndex) -> Option<u32> {
         self.ranks.get(&link).copied()
     }
@@ -105,8 +105,8 @@ impl Session {
         self.state.knows(request).then_some(request)
     }
 
-    /// Says what is to be saved, and fills it if this process is the restart of a saved one; `false` when it is a fresh
-    /// start. Called before the first message and the first point.
+    /// Registers the state to save, and fills it if this process is the restart of a saved one; `false` when it is a
+    /// fresh start. Called before the first message and the first point.
     ///
     /// # Errors
     /// [`RegionError`] when the regions are not the ones of the image, in number or in length, or have no ids of their own.
@@ -139,14 +139,14 @@ impl Session {
 
     /// A place where the program may be saved: `state` is complete here, and so is every request that is still open.
     /// Costs about a microsecond when no checkpoint is due here, else as long as it takes to copy the state. Messages
-    /// that were sent and not received stay on their way, and nobody waits for the other ranks to come to their points.
+    /// that were sent and not received stay in flight, and no rank waits for the others to reach their points.
     ///
-    /// For that, points have to line up: every rank passes the same number of them, and what a rank does before its point
-    /// `n` needs nothing of what others do after theirs. What was sent with [`Session::send`] before a point is to be
-    /// received before the receiver's same point; only a few short messages may be left over. What is received later is
-    /// sent with [`Session::isend`]: such a request may stay open over a point, and counts as done after it. A rank that is
-    /// to be saved while a long message of [`Session::send`] has not been received waits for that, at most
-    /// a second; then this checkpoint is given up, and the launcher says whose message it was.
+    /// Every rank must pass the same number of points, and reaching point `n` must not depend on anything another rank
+    /// does after its point `n`. Receive messages sent with [`Session::send`] before a point before the receiver's same
+    /// point; only a few short messages may be left over. Send messages that are received later with
+    /// [`Session::isend`]: such a request may stay open over a point, and counts as done after it. A rank that is to be
+    /// saved while a long message of [`Session::send`] has not been received waits for that, at most a second; then
+    /// this checkpoint is given up, and the launcher says whose message it was.
     ///
     /// # Errors
     /// [`RegionError::NotRestored`] if a restarted program has not taken its state back.

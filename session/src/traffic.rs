@@ -24,7 +24,8 @@ impl Session {
     /// than its link may hold. It arrives exactly once. Receives take messages of one sender in the order of sending; requests for
     /// several may still be complete in another order.
     ///
-    /// What the receiver takes only after the next point is sent with [`Session::isend`]; why, [`Session::point`] says.
+    /// Messages that the receiver takes only after the next point must be sent with [`Session::isend`]: see
+    /// [`Session::point`].
     ///
     /// # Errors
     /// [`SessionError::NoSuchRank`].
@@ -132,7 +133,7 @@ impl Session {
                 self.endpoint.send(link, outgoing, SendBuffer::Copied(&bytes)).map_err(failed)?;
                 return Ok(());
             }
-            // What does not fit among the copied bytes any more is announced like a long message.
+            // Data that does not fit among the copied bytes any more is announced like a long message.
             if self.endpoint.can_send(link, 0) {
                 let outgoing = Outgoing { silent: false, ..outgoing };
                 self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes)).map_err(failed)?;

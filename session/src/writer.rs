@@ -29,7 +29,7 @@ pub(crate) struct OwnedSection {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a cut has captured.
+/// The capture of a cut.
 pub(crate) struct Image {
     pub(crate) epoch: Epoch,
     pub(crate) sections: Vec<OwnedSection>,
@@ -119,7 +119,7 @@ pub(crate) fn start(
                 let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
                 Input::Captured { epoch, digest, bytes, statistics }
             }
-            // Cancelled; nobody waits for an answer.
+            // Cancelled; no answer is expected.
             Ok(None) => continue,
             Err(error) => {
                 agent.send(Message::Unsaved { reason: Reason::new(&error) });
@@ -136,7 +136,7 @@ fn begin_write_back(writer: &ImageWriter<DirectoryFile>) {
     let file = writer.file().as_fd().as_raw_fd();
     // SAFETY: no memory is touched.
     let begun = unsafe { nix::libc::sync_file_range(file, 0, 0, nix::libc::SYNC_FILE_RANGE_WRITE) };
-    // It is no more than a wish: what fails of it is told when the file is made durable.
+    // It is only a hint: failures are reported when the file is made durable.
     let _ = begun;
 }
 
@@ -156,7 +156,7 @@ fn write<S: Storage>(
         Ok(true) => writer.finish(storage).map(Some),
         Ok(false) => writer.abandon(storage).map(|()| None),
         Err(error) => {
-            // The first error is the one that tells.
+            // The first error is the informative one.
             let _ = writer.abandon(storage);
             Err(error)
         }

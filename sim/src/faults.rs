@@ -43,7 +43,7 @@ kinds! {
     RailsChanged = "rails_changed",
     /// A rank's process died.
     ProcessCrash = "process_crash",
-    /// A node lost power: its processes, its keeper, what its disk had not made durable.
+    /// A node lost power: its processes, its keeper, unsynced data of its disk.
     NodeCrash = "node_crash",
     /// A process died between freeze and thaw.
     CrashInFreeze = "crash_in_freeze",

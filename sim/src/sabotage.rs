@@ -121,7 +121,7 @@ pub fn switches() -> Vec<Switch> {
     all
 }
 
-/// What became of the hunt for one rule.
+/// The outcome of the hunt for one rule.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct HuntReport {
     /// The rule that was out.
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::limits::SABOTAGE_HISTORIES;
 
-    /// A rule whose loss nobody notices means a missing judge or a missing fault.
+    /// A rule whose loss is not noticed means a missing judge or a missing fault.
     #[test]
     fn the_loss_of_every_rule_is_noticed() {
         let all = switches();

@@ -64,7 +64,7 @@ pub struct GenerationReport {
 pub struct DamageReport {
     /// Whose image; none for the generation's records.
     pub rank: Option<u32>,
-    /// What was expected, what came, what to do.
+    /// The expected value, the found value, and a remedy.
     pub problem: String,
 }
 
@@ -96,7 +96,7 @@ pub struct ManifestImageReport {
     pub bytes: u64,
     /// Digest, 16 hexadecimal digits.
     pub digest: String,
-    /// What it holds.
+    /// Its contents.
     pub holds: Vec<KindReport>,
 }
 
@@ -173,7 +173,7 @@ pub struct FileContent {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// What it holds, 16 hexadecimal digits.
+    /// The digest of its contents, 16 hexadecimal digits.
     pub digest: String,
     /// Pages that it takes.
     pub pages: u64,

@@ -1,4 +1,4 @@
-//! What can be wrong with what lies on disk, and what to do about it.
+//! Errors of files on disk, and what to do about them.
 
 use core::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ pub enum StoreError {
     Image {
         /// The image file, relative to the job's directory.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         error: ImageError,
     },
     /// A delta cannot be made, read or applied.
@@ -27,7 +27,7 @@ pub enum StoreError {
     Delta {
         /// The delta's file, relative to the storage's root.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         error: crate::delta::DeltaError,
     },
     /// A text record cannot be read.
@@ -35,7 +35,7 @@ pub enum StoreError {
     Record {
         /// The record's file, relative to the job's directory.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         error: RecordError,
     },
     /// A generation cannot be committed, or not be begun.
@@ -48,18 +48,18 @@ pub enum StoreError {
     },
     /// A record was written, and neither made durable nor taken back.
     #[error(
-        "{path} may or may not be found after a loss of power ({error}); end this life: a restart reads what is there"
+        "{path} may be missing after a loss of power ({error}); end this life: a restart reads the files that exist"
     )]
     Unsettled {
         /// The record, relative to the job's directory.
         path: String,
-        /// What failed.
+        /// The failed action.
         error: StorageError,
     },
     /// Parity that is still needed cannot be read.
     #[error("{error}")]
     Parity {
-        /// What is wrong with it.
+        /// The fault.
         error: Box<crate::protect::ProtectError>,
     },
     /// Another decider took the life's number at the same time.
@@ -90,7 +90,7 @@ pub enum StoreError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// Rule 9: a later life was decided; nothing of an older one can be committed any more.
-    #[error("life {life} was decided meanwhile, which ends this one; stop the ranks of this life")]
+    #[error("life {life} was decided meanwhile and ends this one; stop the ranks of this life")]
     Fenced {
         /// The newest life.
         life: Life,
@@ -100,7 +100,7 @@ pub enum CommitError {
     UndecidedLife,
     /// The generation has a commit record.
     #[error(
-        "the generation is committed already; a number is never used again in one life: go on with a higher epoch"
+        "the generation is committed already; a number is used once in a life: continue with a higher epoch"
     )]
     AlreadyCommitted,
     /// Rule 1: a later epoch of the same life was begun, so this one was abandoned.
@@ -110,7 +110,7 @@ pub enum CommitError {
         by: Epoch,
     },
     /// The images named do not cover every rank once.
-    #[error("the images of ranks 0 to {} were expected, once each; rank {found} came at place {place}: report this coordinator's bug", ranks.saturating_sub(1))]
+    #[error("expected one image each of ranks 0 to {}, found rank {found} at place {place}: report this coordinator's bug", ranks.saturating_sub(1))]
     RanksDiffer {
         /// Ranks of the job.
         ranks: u32,
@@ -131,7 +131,7 @@ pub enum CommitError {
     },
     /// An image names a node that the request does not list.
     #[error(
-        "rank {rank} is said to lie on node {node}, {nodes} nodes were named: report this coordinator's bug"
+        "rank {rank} is assigned to node {node}, but {nodes} nodes were named: report this coordinator's bug"
     )]
     NoSuchNode {
         /// Whose image.
@@ -149,7 +149,7 @@ pub enum CommitError {
     },
 }
 
-/// What is wrong with an image file.
+/// The faults of an image file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "fields are named by the messages")]
 pub enum ImageError {
@@ -211,7 +211,7 @@ pub enum ImageError {
     SealLengthDiffers { expected_bytes: u64, found_bytes: u64 },
     /// A section of an encrypted image is encrypted and must not be, or the reverse.
     #[error(
-        "section {section} (kind {kind:#06x}) of an encrypted image is encrypted where such a one is not, or the reverse; it is damaged: restart from another generation"
+        "section {section} (kind {kind:#06x}) of an encrypted image is encrypted and must not be, or the reverse; it is damaged: restart from another generation"
     )]
     NotSecret { section: u32, kind: u32 },
     /// The image is encrypted, and no key was given.
@@ -222,21 +222,21 @@ pub enum ImageError {
     OtherKey,
     /// The image is not encrypted, and all images of the job are.
     #[error(
-        "the image is not encrypted, and all images of this job are: it is not the job's; restart from another generation"
+        "the image is not encrypted, but all images of this job are: it belongs to another job; restart from another generation"
     )]
     NotEncrypted,
-    /// Header or table were changed by somebody without the key.
+    /// Header or table were changed by a writer without the key.
     #[error(
-        "header and table are not as they were written with this key: somebody has changed them; restart from another generation"
+        "header and table differ from those written with this key: they were changed; restart from another generation"
     )]
     TableForged,
-    /// A page was changed by somebody without the key, or is damaged (where its checksum was not looked at).
+    /// A page was changed by a writer without the key, or is damaged (if its checksum was not verified).
     #[error(
-        "page {page} of section {section} is not as it was written with this key: somebody has changed it, or it is damaged; restart from another generation, or, where `stillwire verify` calls it damaged without the key too, have `stillwire repair` mend it"
+        "page {page} of section {section} differs from the page written with this key: it was changed, or is damaged; restart from another generation, or, if `stillwire verify` reports damage without the key too, let `stillwire repair` mend it"
     )]
     PageForged { section: u32, page: u64 },
     /// There were no random bytes for the salt of an encrypted image.
-    #[error("the system gives no random bytes, without which nothing can be encrypted")]
+    #[error("the system gives no random bytes (getrandom failed), and encryption needs them")]
     NoSalt,
     /// A section is encoded in a way unknown here.
     #[error("section {section} has encoding {found}, this build knows 0 to {known_max}; use a newer build")]
@@ -280,7 +280,7 @@ pub enum ImageError {
     #[error("the image has no section of kind {kind:#06x}; it was written by another kind of program")]
     SectionMissing { kind: u32 },
     /// No section with that number.
-    #[error("the image has {sections} sections, number {section} was asked for")]
+    #[error("the image has {sections} sections, section {section} was requested")]
     NoSuchSection { section: u32, sections: u32 },
     /// The caller's memory does not fit the section.
     #[error(
@@ -317,14 +317,14 @@ pub enum ImageError {
         "the image's digest is {found}, {expected} was committed; it is not the committed file: restart from another generation"
     )]
     WrongDigest { expected: ImageDigest, found: ImageDigest },
-    /// More bytes or sections than one image can have were to be written.
+    /// The writer was given more bytes or sections than one image can have.
     #[error(
         "an image holds at most {sections_max} sections and {bytes_max} bytes; save less, or from fewer mappings"
     )]
     Full { sections_max: u32, bytes_max: u64 },
 }
 
-/// What is wrong with a text record.
+/// The faults of a text record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "fields are named by the messages")]
 pub enum RecordError {

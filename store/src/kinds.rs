@@ -24,7 +24,7 @@ pub const PROCESS_IDS: u32 = 0x0305;
 pub const PROCESS_PLACES: u32 = 0x0306;
 /// The rank had ended when the generation was taken (rule 12): [`crate::image::Exited`].
 pub const EXITED: u32 = 0x0401;
-/// What a rank that had ended had done over PMI (rule 26), behind its exit code.
+/// The PMI requests of an ended rank (rule 26), behind its exit code.
 pub const PMI: u32 = 0x0402;
 /// Final counters of ports that closed in this life (rule 12).
 pub const CLOSED_PORTS: u32 = 0x0403;
@@ -34,7 +34,7 @@ pub const BLOCK_HASHES: u32 = 0x0501;
 pub const BASE: u32 = 0x0502;
 /// Salt, check of the key and tags of an encrypted image: [`crate::image::seal::SEAL_FIELDS`].
 pub const SEAL: u32 = 0x0503;
-/// Kinds from here up belong to whoever writes the image.
+/// Kinds from here up belong to the writer of the image.
 pub const FIRST_PRIVATE: u32 = 0x8000_0000;
 
 /// Every kind with its name in reports.

@@ -41,10 +41,10 @@ pub const JOB_FILE_ENTRIES_MAX: usize = 1 << 16;
 /// written), and the records.
 pub const DIRECTORY_ENTRIES_MAX: usize = 1 << 19;
 
-/// Committed generations that a job can be told to keep.
+/// The most committed generations that a job can keep.
 pub const KEEP_MAX: u32 = 1 << 16;
 
-/// Bytes of a block, what a signature has one hash of and a delta holds whole or not at all: below, hashes and tables take more than a
+/// Bytes of a block, the unit of a signature's hash and of a delta: below this, hashes and tables take more than a
 /// thirtieth of what they describe.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 
@@ -66,13 +66,13 @@ pub const CONTENT_BYTES_MAX: u64 = IMAGE_BYTES_MAX;
 /// Bytes of a page: the unit in which content changes, and has its place in parity. Larger pages of other machines are several of these.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Pages of a unit, what lies together on one node within a stripe: 64 KiB, so that pages that change together travel together.
+/// Pages of a unit, the part of a stripe on one node: 64 KiB, so that pages that change together travel together.
 pub const PARITY_UNIT_PAGES: u64 = 16;
 
 /// Pages of a unit that a record may name: 64 MiB.
 pub const PARITY_UNIT_PAGES_MAX: u64 = 1 << 14;
 
-/// Nodes of a group that has one parity, if nobody says otherwise: with more, a second loss before the repair becomes likely.
+/// Nodes of a group that has one parity, by default: with more, a second loss before the repair becomes likely.
 pub const PARITY_GROUP_NODES_MAX: usize = 16;
 
 /// Runs of pages of one file in a content record: sections, and mappings of a process, several times over.

@@ -15,7 +15,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// By which files that are encrypted with one key are told from those of another. It says nothing about the key.
+    /// Distinguishes files encrypted with one key from those of another. It reveals nothing about the key.
     #[must_use]
     pub fn id(&self) -> u64 {
         let check = Sealing::new(self.clone(), [0; SALT_BYTES]).key_check(PACKETS);
@@ -79,7 +79,7 @@ impl Sealing {
         self.cipher(FOOTER).encrypt_in_place(&mut [], footer)
     }
 
-    /// Encrypts in place; the tag is to be stored.
+    /// Encrypts in place; the caller stores the tag.
     pub(crate) fn seal(&self, piece: u64, kind: &[u8], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         self.cipher(piece).encrypt_in_place(bytes, kind)
     }

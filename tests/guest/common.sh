@@ -17,7 +17,7 @@ fail() {
     exit 1
 }
 
-# What cannot be had on this machine (tests/apt.sh calls it, too). It fails: nobody is to take a guest that did not run for one that passed.
+# Reports what this machine lacks (tests/apt.sh calls it, too) and fails: a guest that did not run must not pass for one that passed.
 skip() {
     fail "$*; to do without the guest: ./check --without-guest"
 }

@@ -26,7 +26,7 @@ impl core::fmt::Debug for JobKey {
     }
 }
 
-/// What the tag covers beyond the frame itself.
+/// The bytes that the tag covers beyond the frame itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context {
     /// Full number of the frame, or of the next numbered one.
@@ -66,7 +66,7 @@ pub struct Authenticator {
     level: AuthLevel,
     /// Keyed, and between two tags always as it was when new: setting it back is cheaper than a copy for each tag.
     mac: RefCell<Aegis128LMac<TAG_BYTES>>,
-    /// Of frames that carry a whole short message, where the processor has what it takes.
+    /// Of frames that carry a whole short message, where the processor has the instructions.
     short: Option<ShortTag>,
 }
 
@@ -91,7 +91,7 @@ impl Authenticator {
         Authenticator { level, mac, short: ShortTag::new(&key.0) }
     }
 
-    /// What the tag covers.
+    /// The bytes that the tag covers.
     #[must_use]
     pub fn level(&self) -> AuthLevel {
         self.level
@@ -196,7 +196,7 @@ impl Authenticator {
 mod tests {
     use super::*;
 
-    /// R21: whoever has no AES instructions talks to whoever has.
+    /// R21: a host without AES instructions talks to one with them.
     #[test]
     fn both_ways_to_a_tag_lead_to_one() {
         let auth = Authenticator::new(AuthLevel::Header, &JobKey([3; 16]));

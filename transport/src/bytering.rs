@@ -9,11 +9,11 @@ pub const RING_BYTES_KEPT: usize = 64 * 1024;
 /// First allocation of a ring, in bytes: a few small messages. A power of two.
 const RING_BYTES_MIN: usize = 1024;
 
-/// A ring has no room for what was pushed.
+/// A ring has no room for the pushed bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{bytes} bytes do not fit into the {free} free of {bytes_max}; release some, or raise the bound")]
 pub struct RingFull {
-    /// Bytes that were to be pushed.
+    /// Bytes to push.
     pub bytes: usize,
     /// Bytes that could have been.
     pub free: usize,
@@ -119,7 +119,7 @@ impl ByteRing {
     /// Forgets every byte before `offset`; an offset already passed changes nothing.
     ///
     /// # Panics
-    /// If `offset` lies beyond [`ByteRing::end`]: nobody can have acknowledged what was never pushed.
+    /// If `offset` lies beyond [`ByteRing::end`]: bytes that were never pushed cannot have been acknowledged.
     pub fn release_before(&mut self, offset: u64) {
         assert!(offset <= self.end, "release before {offset}, but only {} bytes were pushed", self.end);
         self.start = self.start.max(offset);

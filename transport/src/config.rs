@@ -22,7 +22,8 @@ pub const SACK_FRAMES: usize = 64;
 /// A frame may raise our epoch by at most this much (R3); more than that is left to the coordinator's command.
 pub const EPOCH_STEP_MAX: u32 = 64;
 
-/// Highest epoch of a rank: one that is not reached by any step of a frame (R3) cannot wrap. Nobody names a higher one, and no image has it.
+/// Highest epoch of a rank: one that is not reached by any step of a frame (R3) cannot wrap. No peer names a higher
+/// one, and no image has it.
 pub const EPOCH_MAX: u32 = u32::MAX / 2;
 
 /// Announced but not yet granted sends of one link: bounds the peer's table of unmatched RTS frames.
@@ -89,7 +90,7 @@ const _: () =
     assert!(WINDOW_FRAMES_MAX < 1 << 31, "32-bit sequence numbers must be unambiguous in the window");
 const _: () = assert!(SACK_FRAMES as u64 <= WINDOW_FRAMES_MAX);
 
-/// What the authentication tag of a frame covers.
+/// The bytes that the authentication tag of a frame covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AuthLevel {
     /// No tag: only for drivers that cannot carry a stranger's frame (memory).
@@ -106,7 +107,7 @@ pub enum AuthLevel {
 pub struct PortConfig {
     /// Folded id of the job, in every frame.
     pub job: JobTag,
-    /// What the tag covers.
+    /// The bytes that the tag covers.
     pub auth: AuthLevel,
     /// Copied payload up to this many bytes travels with its envelope; longer messages are announced first.
     pub eager_bytes_max: usize,
@@ -114,12 +115,13 @@ pub struct PortConfig {
     pub link_copied_bytes_max: usize,
     /// Bytes of copied payload that a peer may have in flight towards us on one link.
     pub link_window_bytes: u32,
-    /// Bytes of received messages that nobody has asked for yet, over all links, from which on a link's frames are kept only within the window
-    /// that it was promised (R17); others are not counted and come again. As promises to several links may be of the same room, the
-    /// bytes kept are at most this and `link_window_bytes` for every link.
+    /// Bytes of unexpected messages, over all links, from which on a link's frames are kept only within the window that
+    /// it was promised (R17); others are not counted and come again. As promises to several links may be of the same
+    /// room, the bytes kept are at most this and `link_window_bytes` for every link.
     pub unexpected_bytes_max: usize,
-    /// Likewise, copied messages that nobody has asked for yet. A link is promised at most a quarter of this, and at most 256; the messages kept
-    /// are at most this and such a promise for every link. Announced ones come on top, up to [`ANNOUNCED_MAX`] of every link.
+    /// Likewise, copied unexpected messages. A link is promised at most a quarter of this, and at most 256; the
+    /// messages kept are at most this and such a promise for every link. Announced ones come on top, up to
+    /// [`ANNOUNCED_MAX`] of every link.
     pub unexpected_entries_max: usize,
     /// Receives that may be posted at one time.
     pub posted_max: usize,
@@ -130,7 +132,8 @@ pub struct PortConfig {
     /// Whether peers are reached over a network, so that queues build up in switches and the congestion window follows
     /// the measured delay.
     pub network: bool,
-    /// Nobody saves this port's process, which lives among ranks that are saved: its epoch may follow theirs over any distance (R3).
+    /// This port's process is not saved, but lives among ranks that are: its epoch may follow theirs over any distance
+    /// (R3).
     pub follows: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a port has counted: traffic, and every frame it turned away, by reason.
+//! A port's counters: traffic, and every frame it turned away, by reason.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -20,7 +20,7 @@ macro_rules! counters {
 counters! {
     /// Frames written, of all kinds.
     frames_sent,
-    /// Frames taken apart, whatever became of them.
+    /// Frames parsed, whatever became of them.
     frames_received,
     /// Numbered frames counted in order.
     frames_counted,

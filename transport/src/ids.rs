@@ -126,7 +126,7 @@ impl fmt::Debug for PortId {
     }
 }
 
-/// Place of a link in its port's table. Chosen by the owner, told to the peer; never crosses a restart (R5).
+/// Place of a link in its port's table. Chosen by the owner, sent to the peer; never crosses a restart (R5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LinkIndex(pub u32);
 
@@ -153,7 +153,7 @@ pub struct RawAddress {
 }
 
 impl RawAddress {
-    /// No address: a rail that nobody can be reached on.
+    /// No address: a rail that cannot be reached.
     pub const NONE: RawAddress = RawAddress { bytes: [0; RAW_ADDRESS_BYTES], len: 0 };
 
     /// Wraps a driver's encoding; `None` if it is longer than [`RAW_ADDRESS_BYTES`].

@@ -1,4 +1,4 @@
-//! What a user hands to a port and gets back: messages, receives, events.
+//! Inputs and outputs of a port's user: messages, receives, events.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::matching::Space;
 pub struct Outgoing {
     /// Matching space.
     pub space: Space,
-    /// What receives match on.
+    /// The key that receives match.
     pub tag: u64,
     /// User data that travels beside the payload.
     pub data: u64,
@@ -51,16 +51,16 @@ pub struct Receive {
     pub multi: Option<u64>,
 }
 
-/// Memory that the user owns and the port only names. Implemented by the shell. Nothing else writes to it: whatever moves
-/// between ranks is the payload of an operation that frames have opened (R11).
+/// Memory that the user owns and the port only names. Implemented by the shell. Nothing else writes to it: all data
+/// that moves between ranks is the payload of an operation that frames have opened (R11).
 pub trait Buffers {
     /// Store `bytes` at `offset` of the buffer posted as `receive`. The same piece may be placed again with the same
     /// content after a thaw; pieces may come in any order.
     fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]);
 
     /// Store the payload of the frame that is being handled, `bytes` bytes which the shell has not brought yet
-    /// ([`crate::Port::handle_head`]), as [`Buffers::place`] does. Asked at most once per frame. False: they are not to be had any
-    /// more. What has been stored then is arbitrary; the frame is not counted, and comes again.
+    /// ([`crate::Port::handle_head`]), as [`Buffers::place`] does. Asked at most once per frame. False: they are no
+    /// longer available. The stored bytes are arbitrary then; the frame is not counted, and comes again.
     fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
         let _ = (receive, offset, bytes);
         false
@@ -129,9 +129,9 @@ pub struct Transmit {
     pub frame_bytes: usize,
     /// Payload that the shell adds behind them.
     pub payload: Option<UserPayload>,
-    /// What the shell must do before the frame may leave, when the tag covers a payload that the port cannot see.
+    /// The shell's work before the frame may leave, when the tag covers a payload that the port cannot see.
     pub seal: Option<crate::auth::Seal>,
-    /// The frame announces a payload of the user to a peer on this host: the shell says where it lies ([`crate::wire::tell_place`]).
+    /// The frame announces a payload of the user to a peer on this host: the shell says where it lies ([`crate::wire::write_place`]).
     pub announced: Option<Announced>,
 }
 
@@ -174,7 +174,7 @@ pub enum Silence {
     Gone,
 }
 
-/// What a port tells its owner.
+/// An event that a port reports to its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A receive is complete. Messages of one link are matched in the order of sending, but complete when their payload is: one that
@@ -253,7 +253,7 @@ pub enum Event {
         link: LinkIndex,
         /// Its peer.
         peer: PortId,
-        /// What is known about it.
+        /// Known facts about it.
         silence: Silence,
         /// How long it has been silent.
         since: Duration,
@@ -351,7 +351,7 @@ pub enum SendError {
     },
     /// The ends of the link contradict each other (R10).
     #[error(
-        "nothing goes over link {link:?} any more: its ends contradict each other since a restart; start from another generation"
+        "link {link:?} is broken: its ends contradict each other since a restart; start from another generation"
     )]
     Broken {
         /// The link.

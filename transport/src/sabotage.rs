@@ -9,7 +9,7 @@ pub enum Rule {
     HigherEpochData,
     /// R3: acknowledgements of a higher epoch wait for the cut.
     HigherEpochAck,
-    /// R5: what is in an image is what was counted, not what was acknowledged.
+    /// R5: an image holds counted messages, not acknowledged ones.
     CountedNotAcked,
     /// R5: sent frames are kept until the cumulative acknowledgement.
     CumulativeOnly,
@@ -17,7 +17,7 @@ pub enum Rule {
     DuplicateFilter,
     /// R7: only an equal life counts.
     LifeEquality,
-    /// The receiver's bounds hold whatever the sender does.
+    /// The receiver's bounds hold against any sender.
     WindowBounds,
     /// After a thaw a rendezvous goes on where it stopped.
     RendezvousOffsets,

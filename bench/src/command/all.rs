@@ -32,7 +32,7 @@ pub(super) struct AllReport {
     folder: PathBuf,
     out: String,
     benches: Vec<&'static str>,
-    /// What could not be measured here.
+    /// The benches that could not run here.
     skipped: Vec<Skipped>,
     /// Those that came to a wrong result.
     wrong: Vec<&'static str>,
@@ -97,7 +97,7 @@ impl AllReport {
         self.keep(name, report)
     }
 
-    /// One that needs what not every machine has: without it, that is what is told.
+    /// A bench that needs facilities that some machines lack: without them, it reports that.
     fn keep_or_skip<R: Serialize + fmt::Display>(
         &mut self,
         name: &'static str,

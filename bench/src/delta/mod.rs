@@ -1,4 +1,4 @@
-//! Deltas: how quickly differences are found, and what they save.
+//! Deltas: speed of finding differences, and their savings.
 //!
 //! Hashing against `memcpy`, in turns, on buffers beyond four times the last cache. Then two programs that compute are saved again and again, by each strategy: what is
 //! stored, and how long that takes.
@@ -62,7 +62,7 @@ const BLOCK_BYTES: u32 = 4096;
 
 /// Buffers are at least so long.
 const BUFFER_BYTES_MIN: usize = 16 << 20;
-/// Where the last cache is not told.
+/// Assumed if the system does not report the last cache.
 const CACHE_BYTES: usize = 32 << 20;
 
 struct Nowhere;
@@ -161,26 +161,41 @@ struct Way {
     name: &'static str,
     strategy: Strategy,
     compression: Compression,
-    /// Told which blocks the program has written.
-    is_told: bool,
+    /// The delta gets the blocks that the program has written.
+    gets_written_blocks: bool,
 }
 
 const WAYS: [Way; 7] = {
     let plain = Compression::None;
     let adaptive = Strategy::Adaptive { threshold: 2.0 };
     [
-        Way { name: "full", strategy: Strategy::Full, compression: plain, is_told: false },
-        Way { name: "incremental", strategy: Strategy::Incremental, compression: plain, is_told: false },
-        Way { name: "differential", strategy: Strategy::Differential, compression: plain, is_told: false },
-        Way { name: "adaptive", strategy: adaptive, compression: plain, is_told: false },
-        Way { name: "adaptive, told", strategy: adaptive, compression: plain, is_told: true },
+        Way { name: "full", strategy: Strategy::Full, compression: plain, gets_written_blocks: false },
+        Way {
+            name: "incremental",
+            strategy: Strategy::Incremental,
+            compression: plain,
+            gets_written_blocks: false,
+        },
+        Way {
+            name: "differential",
+            strategy: Strategy::Differential,
+            compression: plain,
+            gets_written_blocks: false,
+        },
+        Way { name: "adaptive", strategy: adaptive, compression: plain, gets_written_blocks: false },
+        Way { name: "adaptive, told", strategy: adaptive, compression: plain, gets_written_blocks: true },
         Way {
             name: "full, packed",
             strategy: Strategy::Full,
             compression: Compression::Auto,
-            is_told: false,
+            gets_written_blocks: false,
         },
-        Way { name: "adaptive, packed", strategy: adaptive, compression: Compression::Auto, is_told: false },
+        Way {
+            name: "adaptive, packed",
+            strategy: adaptive,
+            compression: Compression::Auto,
+            gets_written_blocks: false,
+        },
     ]
 };
 
@@ -241,7 +256,7 @@ fn add(
     let mut adding = series.begin(&making)?;
     for (place, block) in (0u64..).zip(content.chunks(BLOCK_BYTES as usize)) {
         let is_written = usize::try_from(place).is_ok_and(|place| written[place]);
-        if let (true, false, Some(before)) = (way.is_told, is_written, before)
+        if let (true, false, Some(before)) = (way.gets_written_blocks, is_written, before)
             && adding.unwritten(place, before)?
         {
             continue;

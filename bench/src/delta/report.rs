@@ -1,4 +1,4 @@
-//! What was found.
+//! The findings.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::statistics::{Summary, percentile, sorted};
 /// How quickly a buffer was read.
 #[derive(Clone, Serialize, Debug)]
 pub struct RateRow {
-    /// What was done.
+    /// The work done.
     pub what: &'static str,
     /// Length of a block.
     pub block_bytes: u32,
@@ -22,7 +22,7 @@ pub struct RateRow {
     pub memcpy_gbytes_per_s: Summary,
     /// Median of the ratios of neighbours.
     pub ratio_to_memcpy: f64,
-    /// What processors did meanwhile.
+    /// The processors' load meanwhile.
     #[serde(flatten)]
     pub processor: Processor,
 }
@@ -46,7 +46,7 @@ pub struct SeriesRow {
     pub files: usize,
     /// How long that took, on one thread, from warm files.
     pub restore_ms: f64,
-    /// What came back was what had been saved.
+    /// The restored data equals the saved data.
     pub is_right: bool,
     /// Less bytes than full ones, of all checkpoints.
     pub fewer_bytes_percent: f64,

@@ -75,7 +75,7 @@ impl Default for FreezeOptions {
 pub fn run(options: &FreezeOptions) -> Result<FreezeReport, BenchError> {
     let machine = Machine::here();
     let testbed = Testbed::make(options.nic, options.program)?;
-    // In flight only grows, for what has been announced is not taken back.
+    // In flight only grows, as announced messages are not taken back.
     let mut flights = options.flights.clone();
     flights.sort_unstable();
     let progress =
@@ -109,7 +109,7 @@ struct Group {
 struct MeasuredPort {
     port: Worker,
     senders: Vec<Worker>,
-    /// Nobody reads from them.
+    /// Not read from.
     _silent: Vec<Box<dyn Driver>>,
 }
 

@@ -21,14 +21,14 @@ pub(crate) const PORT: &str = "freeze-port";
 /// One freeze in so many copies payload.
 const COPY_EVERY: usize = 20;
 
-/// A pause that peers are told about.
+/// A pause that is announced to peers.
 const HINTED: Duration = Duration::from_millis(2);
 
 /// A driver that keeps buffers for longer than this is broken.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// How long the program looks after its messages between two freezes, and then computes, at most: long enough for the helper to
-/// notice that nobody polls, and to take over.
+/// The longest time that the program polls between two freezes, and then computes: long enough for the helper to notice
+/// that no thread polls, and to take over.
 const POLLING: Duration = Duration::from_micros(200);
 const COMPUTING_MAX_US: u64 = 4000;
 
@@ -72,7 +72,7 @@ pub(super) struct Row {
     pub(super) samples: usize,
 }
 
-/// What was found in one row. Times in microseconds.
+/// The results of one row. Times in microseconds.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) links: usize,
@@ -113,7 +113,7 @@ pub(crate) fn measure(parent: &mut Parent) -> Result<(), BenchError> {
 struct Program {
     endpoint: Endpoint,
     senders: Vec<LinkIndex>,
-    /// Whose turn it is to be sent to.
+    /// The next receiver.
     turn: usize,
     contacts: usize,
     burst_messages: u64,

@@ -1,4 +1,4 @@
-//! What `bench freeze` prints.
+//! The report of `bench freeze`.
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl Tail {
 #[derive(Clone, Serialize, Debug)]
 #[expect(missing_docs, reason = "the percentiles of the times that the module describes")]
 pub struct FreezeRow {
-    /// What the row is called.
+    /// The name of the row.
     pub name: String,
     /// Links of the port.
     pub links: usize,
@@ -78,7 +78,7 @@ pub struct FreezeRow {
     pub thaw_us_p50: f64,
     pub thaw_us_p99: f64,
     pub thaw_us_p999: f64,
-    /// The first round of progress after a thaw: it receives what has come, and tells peers that the pause is over.
+    /// The first round of progress after a thaw: it receives waiting frames, and informs peers of the end of the pause.
     pub first_round_us_p50: f64,
     pub first_round_us_p99: f64,
     pub hints_us_p50: f64,

@@ -35,7 +35,7 @@ pub enum MpiError {
     /// There is no such stack.
     #[error("no stack '{name}': there are {known}")]
     UnknownStack {
-        /// What was asked for.
+        /// The requested value.
         name: String,
         /// What there is.
         known: String,
@@ -62,7 +62,7 @@ pub enum MpiError {
     Folder {
         /// Which folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }

@@ -1,7 +1,8 @@
 //! Starts MPICH's launcher, and never leaves it or its ranks behind.
 //!
-//! The launcher is started through a measuring process of ours that asks to be told when the bench dies and then becomes the
-//! launcher; the launcher ends its ranks when it is told; a rank whose launcher is killed is killed by the kernel.
+//! The launcher is started through a measuring process of ours that asks for a signal at the bench's death and then
+//! becomes the launcher; the launcher ends its ranks at that signal; a rank whose launcher is killed is killed by the
+//! kernel.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -20,7 +21,7 @@ use crate::worker::{self, Parent};
 
 pub(crate) const ROLE: &str = "mpiexec";
 
-/// How long a launcher that was told to end may take for its ranks.
+/// How long a launcher may take to end its ranks, seconds.
 const END_SECONDS_MAX: u64 = 3;
 
 /// Lines of standard error that a reason quotes.
@@ -171,7 +172,7 @@ fn hear(from: &Receiver<Said>, longest: Duration) -> Heard {
     heard
 }
 
-/// Tells the launcher to end; kills it with its group if that takes too long.
+/// Asks the launcher to end; kills it with its group if that takes too long.
 fn end(child: &Child, receiver: &Receiver<Said>) {
     let Ok(id) = i32::try_from(child.id()) else { return };
     let _ = kill(Pid::from_raw(id), Signal::SIGTERM);

@@ -84,7 +84,7 @@ impl Default for MpiOptions {
     }
 }
 
-/// A stack and what its runs have found.
+/// A stack and the results of its runs.
 struct Measured {
     stack: &'static Stack,
     /// One for each repetition.

@@ -192,7 +192,7 @@ impl MpiReport {
         };
         let places = self.lengths().into_iter().map(length).collect();
         chart::svg(&Chart {
-            title: "MPI messages between two ranks of one host, by what lies under MPICH".to_owned(),
+            title: "MPI messages between two ranks of one host, by the network under MPICH".to_owned(),
             subtitle: format!("{}, median of {} repetitions", self.machine.cpu, self.repetitions),
             vertical: String::new(),
             horizontal: "bytes of a message".to_owned(),

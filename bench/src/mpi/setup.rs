@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     mpicc: PathBuf,
     /// Folder of the provider's library, if ours is measured.
     pub(crate) provider: Option<PathBuf>,
-    /// Folder for programs, and for what else a bench keeps while it runs.
+    /// Folder for programs and temporary files of a bench.
     pub(crate) folder: PathBuf,
     /// Job key of our runs.
     pub(crate) key: PathBuf,

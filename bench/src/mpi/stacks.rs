@@ -1,4 +1,4 @@
-//! What lies under the MPI library: ours, and what it ships with.
+//! The network layers under the MPI library: ours, and those that it ships with.
 
 use serde::Serialize;
 

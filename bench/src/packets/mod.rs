@@ -1,4 +1,4 @@
-//! Packets: what they cost, and what reading from them saves.
+//! Packets: their cost, and the savings of partial reads.
 //!
 //! Packing and unpacking by codec; lengths of packets; and one chain of checkpoints stored in three ways: plain, each file compressed as a whole, and in packets: time to
 //! restore it, and to read one block.
@@ -61,7 +61,7 @@ impl Random {
     }
 }
 
-/// What memory holds.
+/// The contents of memory.
 #[derive(Clone, Copy)]
 enum Kind {
     Zeros,

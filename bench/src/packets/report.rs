@@ -1,4 +1,4 @@
-//! What was found.
+//! The findings.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct CodecRow {
     pub unpack_gbytes_per_s: f64,
     /// Unpacking, a thread for each processor.
     pub unpack_all_threads_gbytes_per_s: f64,
-    /// What processors did meanwhile, all runs together.
+    /// The processors' load meanwhile, all runs together.
     #[serde(flatten)]
     pub processor: Processor,
 }
@@ -38,7 +38,7 @@ pub struct LengthRow {
     pub ratio_whole: f64,
     /// To read one block.
     pub block_us: f64,
-    /// What processors did meanwhile, all runs together.
+    /// The processors' load meanwhile, all runs together.
     #[serde(flatten)]
     pub processor: Processor,
 }
@@ -60,9 +60,9 @@ pub struct SetRow {
     pub open_ms: f64,
     /// To read one block; of a chain that is open, where there is one.
     pub block_us: f64,
-    /// What came back was what had been saved.
+    /// The restored data equals the saved data.
     pub is_right: bool,
-    /// What processors did meanwhile, all runs together.
+    /// The processors' load meanwhile, all runs together.
     #[serde(flatten)]
     pub processor: Processor,
 }

@@ -39,7 +39,7 @@ pub struct ParityArguments {
     /// Ways that parity takes: pipeline, ring, broadcast, fan-in, auto (by the cost model), all of them
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "auto")]
     shape: Vec<String>,
-    /// What has changed: `whole`, an image where nothing was before, or percent of the pages, in the places of what was there before
+    /// What has changed: `whole`, an image without a predecessor, or percent of the pages, in place of earlier ones
     #[arg(
         long,
         requires = "nodes",
@@ -51,7 +51,8 @@ pub struct ParityArguments {
     /// Protect checkpoints of these programs instead, whole ones and incremental ones: mat, lu
     #[arg(long, requires = "nodes", value_delimiter = ',', conflicts_with_all = ["dirty", "runs"])]
     program: Vec<ProgramKind>,
-    /// Take checkpoints of real jobs instead, each node with a keeper and a rank, and tell when they are written, protected and committed
+    /// Take checkpoints of real jobs instead, each node with a keeper and a rank, and report when they are written,
+    /// protected and committed
     #[arg(long, requires = "nodes", conflicts_with_all = ["program", "rails", "delay_ms"])]
     job: bool,
     /// Take those of jobs with encrypted images (`run --encrypt`) as well, in turns

@@ -64,7 +64,8 @@ impl Changes {
     }
 }
 
-/// A process that is nothing but memory. Nobody restores it: it says which pages an image holds, as that of a real process does.
+/// A process that is only memory. It is not restored: it says which pages an image holds, as that of a real process
+/// does.
 fn process_with(bytes: usize, runs: &[PageRun]) -> ProcessState {
     let region = Region {
         start: ADDRESS as u64,

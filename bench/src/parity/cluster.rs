@@ -23,7 +23,7 @@ use crate::machine::{Busy, Processor};
 const JOB: JobId = JobId(0xbe7c);
 const LIFE: Life = Life { counter: 1, nonce: 0xbe7c };
 
-/// What is waited for longer than this does not come.
+/// The longest wait for an expected event.
 const DEADLINE: Duration = Duration::from_secs(80);
 
 /// A bare turn moves at least so many bytes: below it what it costs to begin would count.
@@ -82,7 +82,7 @@ pub(super) struct Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.nodes.clear();
-        // What is left of it lies in a folder for such things.
+        // The rest of it lies in a folder for such things.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -230,8 +230,8 @@ impl Cluster {
         Ok((memory(&image)?, base.as_ref().map(memory).transpose()?))
     }
 
-    /// Loses as many nodes as may be lost, with all that they have, and computes what they had of a generation from what the others have. Returns how long
-    /// that took, from the first order to the last answer, seconds.
+    /// Loses the most nodes that the scheme permits, with all their data, and computes their data of a generation from
+    /// that of the others. Returns how long that took, from the first order to the last answer, seconds.
     pub(super) fn lose_and_repair(&mut self, generation: GenerationId) -> Result<f64, BenchError> {
         let (lost, nodes) = (self.plan.scheme.losses(), self.plan.nodes);
         for node in &mut self.nodes[..lost] {
@@ -286,8 +286,8 @@ impl Cluster {
         })
     }
 
-    /// What link and disk give by themselves, first the one and then the other, on all nodes at once: for what an encoding moves of images of which so many
-    /// bytes have changed.
+    /// The bare speed of link and disk, first the one and then the other, on all nodes at once: for the bytes that an
+    /// encoding moves when so many bytes of images have changed.
     #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
     pub(super) fn bare(&mut self, changed_bytes: u64) -> Result<Bare, BenchError> {
         let changed = changed_bytes.max(BARE_BYTES_MIN);
@@ -303,7 +303,7 @@ impl Cluster {
     }
 }
 
-/// Writes so many bytes into a file, makes them durable, and reads: the same again and again, if more is to be read.
+/// Writes so many bytes into a file, makes them durable, and reads: the same repeatedly, if more must be read.
 fn bare_disk(disk: &mut Disk, read: u64, written: u64) -> Result<(), StoreError> {
     let mut piece = vec![1; PIECE_BYTES];
     let length = |left: u64| usize::try_from(left).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));

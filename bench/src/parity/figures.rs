@@ -4,7 +4,7 @@ use store::protect::Scheme;
 
 use super::{Dirty, GroupOptions, ProgramOptions};
 
-/// The name of a figure, and what to measure.
+/// The name of a figure, and its measurement.
 type Figure<O> = (&'static str, O);
 
 /// Time against nodes, against the length of an image, and against what has changed. `quick`: one small run of each.

@@ -1,10 +1,11 @@
 //! Encoding from end to end: protectors of one group, a directory each, over UDP on this machine.
 //!
-//! Every node's link and disk have limits, so that what is measured is what the limits allow and not this machine. In turns with the encodings the same
-//! bytes go over the same links, and to and from the same directories, with nothing else to do: what link and disk give is measured, not assumed. Processor
-//! time is told beside each point, and a point at which the machine was the limit is marked. Images hold random bytes. Whole images stand for themselves, each
-//! where nothing was before. With a share of dirty pages the first generation is protected as a whole, and the next ones are deltas over it that hold so many
-//! pages, each in the place of the one before.
+//! Every node's link and disk have limits, so that the limits bound the result and not this machine. In turns with the
+//! encodings the same bytes go over the same links, and to and from the same directories, with nothing else to do: the
+//! speed of link and disk is measured, not assumed. Processor time is given beside each point, and a point at which the
+//! machine was the limit is marked. Images hold random bytes. Whole images are independent, each without a predecessor.
+//! With a share of dirty pages the first generation is protected as a whole, and the next ones are deltas over it that
+//! hold so many pages, each in the place of the one before.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -56,7 +57,7 @@ pub struct GroupOptions {
 pub enum Dirty {
     /// All of it, where nothing was before.
     Whole,
-    /// So many percent of its pages, each in the place of what was there before.
+    /// So many percent of its pages, each in place of an earlier page.
     Percent(f64),
 }
 

@@ -13,7 +13,7 @@ use crate::machine::{Machine, Processor};
 use crate::report::{self, Bar};
 use crate::statistics::{percentile, sorted};
 
-/// Part of what link and disk give that encoding must come to.
+/// The least share of the bare speed that encoding must reach.
 const RATIO_MIN: f64 = 0.8;
 
 /// A link or a disk that gives less than this part of its limit is not held back by it: the machine is.
@@ -37,7 +37,7 @@ pub struct GroupRow {
     pub shape: String,
     /// It was the cost model's choice.
     pub chosen: bool,
-    /// What a choice took by what the fastest shape took that was measured at the same point.
+    /// A choice's time by that of the fastest shape measured at the same point.
     pub ratio_to_best: Option<f64>,
     /// Milliseconds for which each frame was held back.
     pub delay_ms: f64,
@@ -65,7 +65,7 @@ pub struct GroupRow {
     pub disk_limit_gbytes_per_s: Option<f64>,
     /// What the slower one of link and disk took by itself for as many bytes as went through it on the busiest node.
     pub slowest_s: f64,
-    /// That by what encoding took: median of the ratios of neighbouring runs.
+    /// That by the time of encoding: median of the ratios of neighbouring runs.
     pub ratio_to_slowest: f64,
     /// Seconds with something under way, on average of the nodes.
     pub network_s: f64,
@@ -85,7 +85,7 @@ pub struct GroupRow {
     pub read_bytes: u64,
     /// Bytes that each node wrote.
     pub written_bytes: u64,
-    /// What processors did meanwhile.
+    /// The processors' load meanwhile.
     #[serde(flatten)]
     pub processor: Processor,
     /// The machine was the limit, of the encoding, or of link and disk by themselves, or one rail carried more than its share of the limit: not to be counted.
@@ -314,7 +314,7 @@ impl GroupReport {
         }
     }
 
-    /// What it took and where the time went, by what rows differ in most: a panel for each combination of the rest.
+    /// Its times by phase, by the fields that rows differ in most: a panel for each combination of the rest.
     #[must_use]
     pub fn svg(&self) -> String {
         let values = |axis: &Axis| distinct(self.rows.iter().map(axis.of));
@@ -360,7 +360,7 @@ impl GroupReport {
         chart::svg(&Chart {
             title: format!("Encoding from end to end, {scheme}"),
             subtitle: format!(
-                "{}, {} cores, load {}{rates}; dashed: not what an encoding took",
+                "{}, {} cores, load {}{rates}; dashed: not the time of an encoding",
                 self.machine.cpu, self.machine.cores, self.machine.load
             ),
             vertical: "seconds".to_owned(),

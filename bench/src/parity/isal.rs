@@ -90,7 +90,7 @@ impl Tables {
         let data: Vec<*const u8> = data.iter().map(|slice| slice.as_ptr()).collect();
         let parity: Vec<*mut u8> = parity.iter_mut().map(|slice| slice.as_mut_ptr()).collect();
         let (columns, rows, tables) = (int(self.columns), int(self.rows), self.tables.as_ptr());
-        // SAFETY: there are as many slices as it reads and writes, all of the length that it is told.
+        // SAFETY: there are as many slices as it reads and writes, all of the length that it is given.
         unsafe { (self.isal.encode)(int(length), columns, rows, tables, data.as_ptr(), parity.as_ptr()) };
     }
 
@@ -100,7 +100,7 @@ impl Tables {
         let length = self.check(&[data], parity, 1);
         let parity: Vec<*mut u8> = parity.iter_mut().map(|slice| slice.as_mut_ptr()).collect();
         let (columns, rows, tables) = (int(self.columns), int(self.rows), self.tables.as_ptr());
-        // SAFETY: there are as many slices as it reads and writes, all of the length that it is told.
+        // SAFETY: there are as many slices as it reads and writes, all of the length that it is given.
         unsafe {
             (self.isal.update)(
                 int(length),

@@ -73,7 +73,7 @@ pub(super) struct Series {
 /// Measures.
 ///
 /// # Errors
-/// [`BenchError`] if a job does not start, or a checkpoint of it comes to nothing.
+/// [`BenchError`] if a job does not start, or a checkpoint of it fails.
 pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
     let machine = Machine::here();
     let interrupt = Interrupt::notice()?;

@@ -30,7 +30,7 @@ pub struct JobRow {
     pub protected_s: f64,
     /// Until it was committed.
     pub committed_s: f64,
-    /// What the busiest node's link takes by itself for what went through it: of the encoding that is told.
+    /// The bare time of the busiest node's link for the bytes through it: of the reported encoding.
     pub link_alone_s: f64,
     /// The same of its disk.
     pub disk_alone_s: f64,
@@ -161,7 +161,7 @@ impl JobReport {
                 first.map_or("", |row| &row.encoding.scheme)
             ),
             subtitle: format!(
-                "{}, {} cores, load {}; dashed: what link and disk take by themselves for what was encoded",
+                "{}, {} cores, load {}; dashed: the time of link and disk by themselves for the encoded bytes",
                 self.machine.cpu, self.machine.cores, self.machine.load
             ),
             vertical: "seconds".to_owned(),
@@ -178,7 +178,7 @@ impl fmt::Display for JobReport {
         write!(f, "{}", self.machine)?;
         write!(
             f,
-            "checkpoints of jobs, a rank, a keeper and a directory for each node; seconds since the order, medians of jobs; alone: link and disk by themselves, for what was encoded; cpu: the job, and all, by all cores"
+            "checkpoints of jobs, a rank, a keeper and a directory for each node; seconds since the order, medians of jobs; alone: link and disk by themselves, for the encoded bytes; cpu: the job, and all, by all cores"
         )?;
         write!(
             f,

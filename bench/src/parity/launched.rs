@@ -22,16 +22,16 @@ const SOURCE: &str = include_str!("changing.c");
 /// A job that has not come up by then does not.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// One that has not ended by then after it was told to is killed.
+/// One that has not ended by then after the request is killed.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Time between two looks at what is about to end.
+/// Time between two looks at an ending process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What a launcher says that does not find what is loaded into programs to save them.
 const NOT_SAVED: &str = "stillwire: only a program that names its own points can be saved";
 
-/// Of the key of jobs whose images are encrypted, each of its bytes: nobody's secret.
+/// Of the key of jobs whose images are encrypted, each of its bytes: not a secret.
 const KEY_DIGITS: &str = "5c";
 
 /// Lines of a job that failed that are shown.
@@ -203,7 +203,7 @@ impl Job {
         Err(self.broken(&format!("was not saved: {}", said.trim())))
     }
 
-    /// Of its launcher, its keepers and its ranks, and of what of theirs has ended.
+    /// Of its launcher, its keepers and its ranks, and of their ended children.
     pub(super) fn processor_seconds(&self) -> f64 {
         let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
         #[expect(clippy::cast_precision_loss, reason = "ticks of one job are few")]
@@ -233,7 +233,7 @@ impl Job {
     }
 }
 
-/// Hands on lines until nobody can write any more.
+/// Passes lines on until all writers have closed.
 fn read(from: impl Read + Send + 'static, to: Sender<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {

@@ -1,9 +1,10 @@
 //! The arithmetic of parity against plain copies of memory, on one core; and encoding from end to end ([`run_group`]), also of
 //! programs whose checkpoints are incremental ([`run_programs`]), and of jobs of `stillwire run` ([`run_jobs`]).
 //!
-//! Of the arithmetic: one thread, bound to a processor. Each row does one thing over data that is larger than four of the machine's last-level
-//! caches, in turns with a plain copy of as many bytes, so that both come from memory and go there. The figure is bytes of the sources by
-//! time: of what is added, of the K data slices, of what was before an update and after it.
+//! Of the arithmetic: one thread, bound to a processor. Each row does one operation over data that is larger than four
+//! of the machine's last-level caches, in turns with a plain copy of as many bytes, so that both come from memory and
+//! go there. The figure is bytes of the sources by time: of the added slices, of the K data slices, of the old and new
+//! bytes of an update.
 
 mod arguments;
 mod changes;
@@ -45,7 +46,7 @@ pub use report::{ParityReport, ParityRow};
 /// How many times the data is larger than the last-level cache: more than four.
 const CACHES: usize = 5;
 
-/// What is assumed where the system does not tell the size of its caches.
+/// Assumed where the system does not report the size of its caches.
 const CACHE_BYTES_ASSUMED: usize = 64 << 20;
 
 /// Length of a shard that the crate reed-solomon-simd gets at once: it copies what it gets, so it is given pieces that stay in the cache.
@@ -295,7 +296,7 @@ fn simd_once(encoder: &mut ReedSolomonEncoder, code: &Code, slice_bytes: usize, 
     }
 }
 
-/// Bytes of the largest cache that the first processor can use, as the system tells.
+/// Bytes of the largest cache that the first processor can use, as the system reports it.
 pub(crate) fn last_level_cache_bytes() -> Option<usize> {
     let caches = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let size = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -21,7 +21,7 @@ pub(super) struct Saved {
     pub(super) collect_s: Option<f64>,
 }
 
-/// What became of the nodes that were lost at the end of a series.
+/// The outcome of the nodes that were lost at the end of a series.
 pub(super) struct Repair {
     pub(super) program: String,
     pub(super) nodes: usize,
@@ -88,7 +88,7 @@ pub struct ProgramTotal {
     pub less_encode_time_percent: f64,
     /// Less time from the first byte written until it could be committed.
     pub less_time_percent: f64,
-    /// Until as many nodes as may be lost had the last checkpoint again, computed from what the others had.
+    /// Until the lost nodes had the last checkpoint again, computed from the others' data.
     pub repair_s: f64,
     /// In some checkpoint the machine was the limit: times are not to be counted.
     pub machine_limited: bool,
@@ -253,7 +253,7 @@ impl fmt::Display for ProgramReport {
         for total in &self.totals {
             writeln!(
                 f,
-                "{} on {} nodes, {}: incremental checkpoints have {:.1} % fewer bytes, send {:.1} % fewer, take {:.1} % less time to write, {:.1} % to encode, {:.1} % together; what may be lost was lost and repaired in {:.3} s{}",
+                "{} on {} nodes, {}: incremental checkpoints have {:.1} % fewer bytes, send {:.1} % fewer, take {:.1} % less time to write, {:.1} % to encode, {:.1} % together; the loss of the permitted nodes was repaired in {:.3} s{}",
                 total.program,
                 total.nodes,
                 total.scheme,
@@ -272,7 +272,7 @@ impl fmt::Display for ProgramReport {
             if self.is_right {
                 "what the last images hold, repaired ones too, is what was saved"
             } else {
-                "WRONG: what the last images hold is not what was saved"
+                "WRONG: the last images differ from the saved memory"
             }
         )
     }

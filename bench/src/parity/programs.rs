@@ -1,8 +1,9 @@
 //! Programs whose checkpoints are protected, whole ones and incremental ones.
 //!
-//! Each node runs a program of its own. After each of its steps its memory is saved twice: as a whole image of which the group computes parity anew, and as
-//! the pages that differ from the first image, of which only what has changed since the checkpoint before travels. Images are written below the disk's limit; which
-//! pages differ is found by comparing, which is not part of the time: a kernel that counts written pages tells it for nothing.
+//! Each node runs a program of its own. After each of its steps its memory is saved twice: as a whole image of which
+//! the group computes parity anew, and as the pages that differ from the first image, of which only changes since the
+//! checkpoint before travel. Images are written below the disk's limit; differing pages are found by comparing, which
+//! is not part of the time: a kernel that tracks written pages reports them for free.
 
 use std::fmt;
 use std::str::FromStr;

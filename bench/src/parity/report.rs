@@ -41,7 +41,7 @@ pub struct ParityRow {
     pub ratio_to_isal: Option<f64>,
     /// The crate reed-solomon-simd, same data.
     pub reed_solomon_simd_gbytes_per_s: Option<f64>,
-    /// What processors did meanwhile.
+    /// The processors' load meanwhile.
     #[serde(flatten)]
     pub processor: Processor,
 }
@@ -55,7 +55,7 @@ pub struct ParityReport {
     pub machine: Machine,
     /// Which instructions were used.
     pub kernel: &'static str,
-    /// Bytes of the last-level cache, if the system tells.
+    /// Bytes of the last-level cache, if the system reports it.
     pub cache_bytes: Option<usize>,
     /// One for each kind of work.
     pub rows: Vec<ParityRow>,

@@ -1,13 +1,15 @@
 //! The pause of a process that is saved as a whole, against a bare fork of the same process, and against CRIU.
 //!
-//! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight links, each with 32 frames that
-//! nobody acknowledges. It captures itself as the agent of a saved program does. For each
-//! sample it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
-//! the same process come before, between and after, each after the look that comes before a capture. Pauses alone are timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
+//! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight
+//! links, each with 32 unacknowledged frames. It captures itself as the agent of a saved program does. For each sample
+//! it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
+//! the same process come before, between and after, each after the look that comes before a capture. Pauses alone are
+//! timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
 //! write goes nowhere, and it is ended at once.
 //!
 //! * first: the whole image, by a fork; arming comes before it and is timed apart;
-//! * pause: the next image, the way that takes less time, as the agent chooses: a copy of what was written since, or a fork;
+//! * pause: the next image, the way that takes less time, as the agent chooses: a copy of pages written since, or a
+//!   fork;
 //! * freeze, dump, thaw: of the port; stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
 //! * restart: both images are written to files; the time from the start of a new process until it is the old one and has touched all of its memory.
 //!   The files may be in the page cache;
@@ -44,7 +46,7 @@ pub(crate) use worker::{RESTORED, ROLE, restore, work};
 /// Of what the overhead is measured: the share of memory that the program writes to.
 const WORKING_FRACTION: f64 = 0.05;
 
-/// Intervals between checkpoints for which the overhead is told, s.
+/// Intervals between checkpoints for which the overhead is reported, s.
 const INTERVALS_S: [f64; 3] = [1.0, 10.0, 60.0];
 
 /// How long the program works in one turn, s.

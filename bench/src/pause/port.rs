@@ -1,4 +1,4 @@
-//! The port of the measured process: links with frames that nobody acknowledges.
+//! The port of the measured process: links with unacknowledged frames.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 const TAG: u64 = 1;
 
-/// Sockets that nobody reads from, in the bench itself: the measured process must not have them.
+/// Sockets that are not read from, in the bench itself: the measured process must not have them.
 pub(super) struct Silent(Vec<UdpSocket>);
 
 impl Silent {

@@ -38,7 +38,7 @@ pub struct PauseRow {
     pub pause_ms_p50: f64,
     /// 99th percentile.
     pub pause_ms_p99: f64,
-    /// Share of them that were copies of what was written; the others were forks.
+    /// Share of them that were copies of written pages; the others were forks.
     pub copies_fraction: f64,
     /// Until all threads stand still, median.
     pub stop_us: f64,
@@ -48,7 +48,7 @@ pub struct PauseRow {
     pub memory_ms: f64,
     /// The pause without that, median.
     pub apart_from_memory_us: f64,
-    /// Of the port: from the call until nobody can touch its memory, median.
+    /// Of the port: from the call until no thread can touch its memory, median.
     pub freeze_us: f64,
     /// Writing it down, median.
     pub dump_us: f64,
@@ -91,7 +91,7 @@ pub struct Overhead {
     pub lost_ms_per_content_image: f64,
     /// From the pause until a whole image was written.
     pub whole_write_ms: f64,
-    /// From the pause until all memory was compared, and what had changed was written.
+    /// From the pause until all memory was compared, and changed pages were written.
     pub content_write_ms: f64,
     /// Spread over intervals.
     pub at_intervals: Vec<AtInterval>,
@@ -119,7 +119,7 @@ pub struct PauseReport {
     pub machine: Machine,
     /// Each kind of process.
     pub rows: Vec<PauseRow>,
-    /// What it costs.
+    /// Its cost.
     pub overhead: Vec<Overhead>,
     /// What it costs over minutes.
     pub sequences: Vec<Sequence>,

@@ -41,7 +41,7 @@ impl Working {
     }
 }
 
-/// What it costs.
+/// Its cost.
 #[derive(Clone, serde::Serialize, Debug)]
 pub struct Sequence {
     /// Bytes of the program's memory.
@@ -72,7 +72,7 @@ pub struct Sequence {
     pub kinds: Vec<&'static str>,
 }
 
-/// How long a step took, ns, and what the checkpoint was.
+/// How long a step took, ns, and the kind of checkpoint.
 fn turn(worker: &mut Worker, order: &WorkerCommand) -> Result<(f64, Option<Kind>), BenchError> {
     worker.tell(order)?;
     match worker.hear()? {

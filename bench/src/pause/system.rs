@@ -23,7 +23,7 @@ pub(super) struct Memory {
     pages: usize,
 }
 
-// SAFETY: whoever writes holds it; nothing else refers to it.
+// SAFETY: the writer holds it; nothing else refers to it.
 unsafe impl Send for Memory {}
 // SAFETY: as above: all writes go to single words, atomically.
 unsafe impl Sync for Memory {}
@@ -98,7 +98,7 @@ fn map(bytes: usize) -> Result<NonNull<u8>, BenchError> {
     Ok(start.map_err(std::io::Error::from)?.cast())
 }
 
-/// Closes what whoever started the bench left open: a process that has pipes to others cannot be saved.
+/// Closes descriptors that the starter of the bench left open: a process that has pipes to others cannot be saved.
 pub(super) fn close_inherited() {
     const FIRST: std::ffi::c_uint = 3;
     // SAFETY: called before this process opens anything of its own.

@@ -1,4 +1,4 @@
-//! The measured process: it captures itself when it is told to, as the agent of a saved program does.
+//! The measured process: it captures itself on command, as the agent of a saved program does.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(crate) const ROLE: &str = "pause";
 /// One that becomes what an image says.
 pub(crate) const RESTORED: &str = "pause-restored";
 
-/// What a measured process is told.
+/// A command to a measured process.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) enum WorkerCommand {
     /// First of all.
@@ -170,7 +170,7 @@ struct Measured {
     deltas: Option<u32>,
 }
 
-/// What is done with the content of pages besides writing it.
+/// Work on the content of pages besides writing it.
 enum Content {
     Unknown,
     Noted,
@@ -312,7 +312,7 @@ impl Measured {
     }
 
     fn sample(&mut self, fraction: f64, round: usize) -> Result<Sample, BenchError> {
-        // Nobody reads what the children write before they are ended.
+        // The children's output is not read before they are ended.
         let sink = OwnedFd::from(File::options().write(true).open("/dev/null")?);
         let before = self.bare_fork(&sink)?;
         let arm_ns = self.arm(&sink)?;
@@ -467,7 +467,7 @@ impl Measured {
         Ok(kind)
     }
 
-    /// A capture of this process, which nobody restores.
+    /// A capture of this process, which is not restored.
     fn take_way(
         &mut self,
         sink: &OwnedFd,

@@ -40,7 +40,7 @@ pub struct PeriodicFreezeOptions {
     pub provider: Option<PathBuf>,
     /// Milliseconds between two freezes of a port.
     pub every_ms: u32,
-    /// Milliseconds that a port stands still each time, its peers told before; 0: no longer than the dump takes.
+    /// Milliseconds that a port stands still each time, announced to its peers; 0: no longer than the dump takes.
     pub pause_ms: u32,
     /// For so long ports are frozen again and again, over all runs.
     pub seconds: u64,
@@ -94,7 +94,7 @@ struct Runs {
     verified: bool,
 }
 
-/// Runs the program, and reads what the provider has measured. A wrong result is told in the report.
+/// Runs the program, and reads the provider's measurements. A wrong result is part of the report.
 ///
 /// # Errors
 /// [`BenchError`] if the MPI library, the provider or the compiler is missing, or the program does not run without freezes either.
@@ -154,7 +154,7 @@ fn run_seconds(options: &PeriodicFreezeOptions) -> f64 {
     seconds / f64::from(options.pairs)
 }
 
-/// Runs with freezes. Ours last as long as they are told; a person's program runs until they have lasted as long together.
+/// Runs with freezes. Ours last for a given time; a user's program runs until they have lasted as long together.
 fn pairs(options: &PeriodicFreezeOptions, seconds_of_run: f64) -> usize {
     let least = options.pairs as usize;
     if options.program.is_empty() {
@@ -175,7 +175,7 @@ struct Run {
     work_seconds: f64,
 }
 
-/// One run, with freezes if there is a folder for what is measured then. Else the reason why its result is not right.
+/// One run, with freezes if there is a folder for their measurements. Else the reason why its result is not right.
 fn one_run(
     options: &PeriodicFreezeOptions,
     setup: &Setup,
@@ -212,7 +212,7 @@ fn one_run(
     }
 }
 
-/// Seconds of one round, from what our program prints: `verified 123 rounds, 45.6 rounds/s`.
+/// Seconds of one round, from our program's output: `verified 123 rounds, 45.6 rounds/s`.
 fn round_seconds(output: &str) -> Result<f64, String> {
     let rate = output.lines().find_map(|line| {
         let (_, rate) = line.strip_prefix(VERIFIED)?.split_once(" rounds, ")?;

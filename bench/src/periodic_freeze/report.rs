@@ -103,7 +103,7 @@ pub struct PeriodicFreezeReport {
     pub every_ms: u32,
     /// Milliseconds that a port stood still each time; 0: no longer than the dump took.
     pub pause_ms: u32,
-    /// Whether links were to be handed over at each freeze.
+    /// Whether links were handed over at each freeze.
     pub handover: bool,
     /// Runs with freezes.
     pub pairs: usize,
@@ -124,7 +124,7 @@ pub struct PeriodicFreezeReport {
     /// All ranks together.
     #[serde(flatten)]
     pub all: RankRow,
-    /// By rank; empty if the launcher does not tell ranks who they are.
+    /// By rank; empty if the launcher does not give ranks their numbers.
     pub ranks: Vec<RankRow>,
     /// What went wrong; empty if all is well.
     pub problems: Vec<String>,
@@ -146,7 +146,7 @@ impl PeriodicFreezeReport {
             }
         }
         if all.mismatches > 0 {
-            problems.push(format!("{} dumps are not what was frozen", all.mismatches));
+            problems.push(format!("{} dumps differ from the frozen port", all.mismatches));
         }
         let slowdown_spread = Summary::of(&paired_ratios(&frozen, &plain));
         let words = |words: &Vec<_>| {
@@ -299,6 +299,6 @@ mod tests {
         );
         let mismatch = Port { mismatches: 1, ..port(1, 10) };
         let wrong = report(&PeriodicFreezeOptions::default(), vec![port(0, 10), mismatch]);
-        assert_eq!(wrong.problems, ["1 dumps are not what was frozen"]);
+        assert_eq!(wrong.problems, ["1 dumps differ from the frozen port"]);
     }
 }

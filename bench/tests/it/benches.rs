@@ -118,7 +118,7 @@ fn parity_from_end_to_end() {
     for row in rows {
         has_numbers(row, &ENCODING);
         assert!(row["scheme"] == "xor" && row["shape"].is_string() && row["machine_limited"].is_boolean());
-        // Measured, and below the limits: what a burst lets through at once is a few percent of what is moved.
+        // Measured, and below the limits: a burst permits a few percent of the moved bytes at once.
         for (key, limit) in [("link", 0.1), ("disk", 0.2)] {
             let found = row[format!("{key}_gbytes_per_s")].as_f64().expect("a number");
             assert!(found > 0.0 && found < limit * 1.3 && found != limit, "{key} {found}");
@@ -128,7 +128,7 @@ fn parity_from_end_to_end() {
         let changed = row["dirty_percent"].as_f64().expect("a number") / 100.0 * f64::from(2 << 20);
         assert!(f64::from(u32::try_from(sent).expect("few bytes")) < changed * 1.5, "{row}");
     }
-    // Of a delta of all pages, and of what was there before it, each is read: of a whole image nothing was there.
+    // Of a delta of all pages, and of its predecessor, each page is read: a whole image has no predecessor.
     for of_nodes in rows.chunks(3) {
         let [delta, whole] = [1, 2].map(|row| of_nodes[row]["read_bytes"].as_u64().expect("a number"));
         assert!(delta > 2 * whole - whole / 4, "{of_nodes:?}");
@@ -216,7 +216,7 @@ fn parity_of_programs() {
         let incremental = row["way"] == "incremental";
         assert!(row["collect_s"].is_number() == incremental && row["scheme"] == "rs:2+2", "{row}");
     }
-    // Whatever the machine, the programs write what they write.
+    // The programs write the same bytes on every machine.
     for (program, least, most) in [("mat", 95.0, 100.0), ("lu", 10.0, 60.0)] {
         let totals = report["totals"].as_array().expect("totals");
         let total = totals.iter().find(|total| total["program"] == program).expect("a total");
@@ -412,10 +412,7 @@ fn checkpointable_wants_one_program_of_each_build() {
         .expect("the bench starts");
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("is not a build without what checkpoints need: swap --with and --without"),
-        "{said}"
-    );
+    assert!(said.contains("is not a build without checkpoint support: swap --with and --without"), "{said}");
 }
 
 #[test]
@@ -519,7 +516,7 @@ fn delta() {
         let row = series.iter().find(|row| row["program"] == program && row["way"] == way);
         row.and_then(|row| row["fewer_bytes_percent"].as_f64()).expect("a number")
     };
-    // Whatever the machine, the programs write what they write.
+    // The programs write the same bytes on every machine.
     assert!(fewer("MAT", "incremental") > 95.0 && fewer("MAT", "differential") < fewer("MAT", "adaptive"));
     assert!((10.0..60.0).contains(&fewer("LU", "incremental")));
     assert!(std::fs::read_to_string(svg).is_ok_and(|text| text.starts_with("<svg")));

@@ -123,7 +123,7 @@ fn ports_are_frozen_under_a_program_that_does_not_notice() {
     assert!(report["slowdown"].as_f64().is_some_and(|slowdown| slowdown > 0.0), "{report}");
 }
 
-/// A port that stands still for longer than a moment tells its peers before.
+/// A port that stands still for longer than a moment announces it to its peers.
 #[test]
 fn ports_stand_still_for_as_long_as_a_process_is_saved() {
     let test = "ports_stand_still_for_as_long_as_a_process_is_saved";

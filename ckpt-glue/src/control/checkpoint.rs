@@ -11,7 +11,7 @@ use crate::error::Malformed;
 use crate::limits::ENTRIES_MAX;
 use crate::names::{ExitStatus, ImageDigest};
 
-/// Who asked for a checkpoint. They all only ask: the coordinator alone names epochs (R1).
+/// The origin of a request for a checkpoint. All of them only request: the coordinator alone names epochs (R1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Source {
     /// The interval of the job's configuration.
@@ -62,7 +62,7 @@ pub struct Point {
 
 wire_struct!(Point, 12, { count, rank });
 
-/// What is known of the counts of a set of ranks; two of them add up, so that keepers can gather along the tree.
+/// Known facts about the counts of a set of ranks; two of them add up, so that keepers can gather along the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PointSummary {
     /// Ranks that answered.
@@ -149,7 +149,7 @@ impl MessageStates {
     }
 }
 
-/// What a cut cost a rank, and what it found. Times in nanoseconds.
+/// The cost of a cut at a rank, and its findings. Times in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CutStatistics {
     /// From the command to the instant when the program stood.
@@ -178,12 +178,12 @@ impl CutStatistics {
     }
 }
 
-/// What an image is of.
+/// The subject of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageContent {
-    /// A running rank that cut when it was told to.
+    /// A running rank that cut on command.
     Commanded,
-    /// A running rank whom a frame of a higher epoch told to cut (R3).
+    /// A running rank that cut because of a frame of a higher epoch (R3).
     ByTraffic,
     /// A rank that had ended before the cut (R12): its status and its ports' final counters, written by its keeper.
     Exited {
@@ -203,9 +203,9 @@ pub struct ImageReport {
     pub digest: ImageDigest,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What it is of.
+    /// Its subject.
     pub content: ImageContent,
-    /// What the cut cost and found.
+    /// The statistics of the cut.
     pub statistics: CutStatistics,
 }
 
@@ -223,7 +223,7 @@ pub enum NoImageReason {
     },
     /// It did not reach the point in time.
     PointMissed {
-        /// The point named; `None` if there was none: traffic told of the cut and no command followed, or the command
+        /// The point named; `None` if there was none: traffic announced the cut and no command followed, or the command
         /// named none to a rank that needs one.
         point: Option<u64>,
         /// Its own count.
@@ -238,7 +238,7 @@ pub enum NoImageReason {
     },
     /// It holds something that cannot be saved; the number is the shell's own, for its report.
     Unsavable {
-        /// What, by the shell's numbering.
+        /// The unsavable state, by the shell's numbering.
         what: u32,
     },
     /// Writing the image failed with this `errno`.
@@ -272,25 +272,24 @@ impl fmt::Display for NoImageReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoImageReason::PointPassed { point, count } => {
-                write!(f, "had passed {count} points when told to cut at point {point}")
+                write!(f, "had passed {count} points when ordered to cut at point {point}")
             }
             NoImageReason::PointMissed { point: Some(point), count } => {
                 write!(f, "was at point {count} and did not reach point {point} in time")
             }
             NoImageReason::PointMissed { point: None, count } => {
-                write!(f, "was at point {count} and was not told at which to cut")
+                write!(f, "was at point {count} and got no point to cut at")
             }
             NoImageReason::Unreceived { count, by } => write!(
                 f,
-                "stood at point {count} with a message that rank {by} did not receive in time; what is received only after \
-                 that point has to be sent with a request (isend)"
+                "stood at point {count} with a message that rank {by} did not receive in time; messages that are received only after that point have to be sent with a request (isend)"
             ),
-            NoImageReason::Unsavable { what } => write!(f, "holds what cannot be saved ({what})"),
+            NoImageReason::Unsavable { what } => write!(f, "holds state that cannot be saved ({what})"),
             NoImageReason::WriteFailed { errno } => write!(f, "could not write its image (errno {errno})"),
             NoImageReason::Overtaken { by } => write!(f, "had to cut to epoch {by} while writing its image"),
             NoImageReason::Ended {} => write!(f, "ended while its image was being written"),
             NoImageReason::Abandoned {} => {
-                write!(f, "was told that the checkpoint is abandoned before it cut")
+                write!(f, "got the order to abandon the checkpoint before it cut")
             }
         }
     }
@@ -319,7 +318,7 @@ pub fn closed_port(port: PortId, links: &[ClosedLink]) -> impl Iterator<Item = M
     })
 }
 
-/// What remains of a port that closed.
+/// The final counts of a closed port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClosedPort {
     /// Its id, never used again.
@@ -328,7 +327,7 @@ pub struct ClosedPort {
     pub links: Vec<ClosedLink>,
 }
 
-/// What remains of a rank that ended: the content of its image from then on.
+/// The record of an ended rank: the content of its image from then on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExitedRecord {
     /// How it ended.

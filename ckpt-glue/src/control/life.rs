@@ -55,12 +55,12 @@ impl Watch {
     }
 }
 
-/// What a keeper needs to begin a life.
+/// The data that a keeper needs to begin a life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewLife {
     /// The decision, already durable.
     pub decision: Decision,
-    /// Who runs what.
+    /// Which nodes run which ranks.
     pub layout: Layout,
     /// Heartbeats; `None`: a job of one node, whose keeper lives and dies with the coordinator.
     pub watch: Option<Watch>,
@@ -94,7 +94,7 @@ pub struct Registration {
 
 wire_struct!(Registration, 13, { rank, pid, mode, ports });
 
-/// What went wrong, as seen where it was seen.
+/// A fault, from the view of its observer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FaultReport {
     /// A process ended that should not have.
@@ -140,7 +140,7 @@ pub enum FaultReport {
         oldest: u64,
         /// The sender's next frame.
         next: u64,
-        /// What the receiver says that it expects.
+        /// The value that the receiver expects.
         found: u64,
     },
     /// Not all ranks connected in time.
@@ -205,7 +205,7 @@ impl fmt::Display for FaultReport {
     }
 }
 
-/// What the job is doing, for a person.
+/// The job's activity, for a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobPhase {
     /// Waiting for keepers.
@@ -234,7 +234,7 @@ wire_enum!(JobPhase, "phase of the job", {
 /// The answer to `ps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobStatus {
-    /// What it is doing.
+    /// Its phase.
     pub phase: JobPhase,
     /// The current life; `None` before the first.
     pub life: Option<Life>,

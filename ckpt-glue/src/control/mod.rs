@@ -43,7 +43,7 @@ use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::pmi::{Answer, RankState, Request};
 use wire::wire_enum;
 
-/// A control message with what is the same for all of them.
+/// A control message with its common fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Control {
     /// The job.
@@ -52,16 +52,17 @@ pub struct Control {
     pub life: Life,
     /// The sender's epoch.
     pub epoch: Epoch,
-    /// Who sends.
+    /// The sender.
     pub sender: Party,
-    /// What it says.
+    /// Its contents.
     pub message: Message,
 }
 
-/// The life of somebody who belongs to none: a keeper before its first life, a tool.
+/// The life of a sender that belongs to none: a keeper before its first life, a tool.
 pub const NO_LIFE: Life = Life { counter: 0, nonce: 0 };
 
-/// What is said. The arrows tell between whom: C coordinator, K keeper, R rank, T tool; `^` is up the tree, `v` down.
+/// The contents. The arrows show sender and receiver: C coordinator, K keeper, R rank, T tool; `^` is up the tree, `v`
+/// down.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     // --- a life begins -------------------------------------------------------------------------------------------------
@@ -83,8 +84,8 @@ pub enum Message {
         counter: u32,
         /// The keeper's node.
         node: NodeIndex,
-        /// Whether the keeper remembers what it was told since the job's beginning: one that was started anew may have
-        /// given its word to somebody else before, so it has no vote until a decision has reached it.
+        /// Whether the keeper remembers all messages since the job's beginning: a keeper that was started anew may have
+        /// given its vote to another coordinator before, so it has no vote until a decision has reached it.
         votes: bool,
     },
     /// C v K: begin this life. Sent in the name of the new life.
@@ -136,7 +137,7 @@ pub enum Message {
         rank: Rank,
     },
     // --- a checkpoint --------------------------------------------------------------------------------------------------
-    /// R, T -> C: somebody asks for a checkpoint.
+    /// R, T -> C: requests a checkpoint.
     Request {
         /// Who.
         source: Source,
@@ -209,7 +210,7 @@ pub enum Message {
     // --- faults --------------------------------------------------------------------------------------------------------
     /// R, K ^ C, at once: something went wrong.
     Fault {
-        /// What.
+        /// Its name.
         report: FaultReport,
     },
     /// K ^ C: I am there, and so are these. C v K: so is a majority; you may run.
@@ -288,7 +289,7 @@ pub enum Message {
         /// The NIC, as a person names it.
         nic: NicText,
     },
-    /// R -> C: it does, or why not. Over which it does, it has told before.
+    /// R -> C: it does, or why not. It has reported the NIC before.
     HandedOver {
         /// The number of the wish.
         number: u64,
@@ -340,7 +341,7 @@ pub enum Message {
     },
     /// R -> C: its rail to other hosts has died, and its address with it.
     RailLost {
-        /// What of it there was, in words.
+        /// The NIC that was opened, in words.
         words: NicText,
     },
     // --- questions of people -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ pub type NicText = BoundedText<NIC_WORDS_BYTES_MAX>;
 pub type Reason = BoundedText<REASON_BYTES_MAX>;
 
 impl<const BYTES_MAX: usize> BoundedText<BYTES_MAX> {
-    /// Of whatever can be written.
+    /// The text of any displayable value.
     #[must_use]
     pub fn new(words: &impl fmt::Display) -> Self {
         let mut text = words.to_string();

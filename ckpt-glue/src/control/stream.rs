@@ -87,7 +87,7 @@ pub fn emit(key: &ControlKey, number: u64, control: &Control, out: &mut Vec<u8>)
     seal(key, &mut out[start..]);
 }
 
-/// Sets length and tag of a frame whose other bytes are in place. Public for tests of what lies behind the tag, with
+/// Sets length and tag of a frame whose other bytes are in place. Public for tests of the code behind the tag, with
 /// frames that [`emit`] would never make.
 ///
 /// # Panics
@@ -102,7 +102,7 @@ pub fn seal(key: &ControlKey, frame: &mut [u8]) {
     frame[TAG_OFFSET..BODY_OFFSET].copy_from_slice(&tag);
 }
 
-/// Reads one whole frame, length field included. Returns its number and what it says.
+/// Reads one whole frame, length field included. Returns its number and its contents.
 ///
 /// # Errors
 /// If a byte of it is not as it must be. Nothing behind the tag is looked at before the tag has been checked.

@@ -167,7 +167,7 @@ impl Coordinated {
     fn on_images(&mut self, now: Instant, epoch: Epoch, reports: Vec<ImageReport>) {
         let State::Cutting(cutting) = &mut self.state else { return };
         let Some(life) = self.life else { return };
-        // R1: an abandoned epoch is not the current one, whatever arrives late.
+        // R1: an abandoned epoch is not the current one, even if messages of it arrive late.
         if epoch != cutting.epoch {
             return;
         }
@@ -351,7 +351,7 @@ impl CheckpointProtocol for Coordinated {
                     let source = *source;
                     self.state = State::Idle;
                     self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NoAnswer });
-                    // Ask again at the next interval, not at once: whoever was silent may be silent for long.
+                    // Ask again at the next interval, not at once: a silent node may be silent for long.
                     self.next_timer = self.config.every.map(|every| now + every);
                     self.go_on(now);
                 }

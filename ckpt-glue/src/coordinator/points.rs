@@ -14,13 +14,13 @@ pub(crate) struct PointChooser {
     widenings: u32,
     /// The margin is narrowed by this power of two: the point was not reached in time.
     narrowings: u32,
-    /// Checkpoints in a row that came to nothing because of points.
+    /// Checkpoints in a row that failed because of points.
     misaligned: u32,
     /// The longest question of late: what has been slow a moment ago may be so again.
     longest_question: Duration,
 }
 
-/// What the chooser says about a failure.
+/// The failure of a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Misaligned {
     pub(crate) in_a_row: u32,
@@ -84,7 +84,7 @@ impl PointChooser {
     }
 }
 
-/// What was known when a point was named, for the report that points do not line up.
+/// The counts when a point was named, for the report that points do not line up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) point: u64,

@@ -20,14 +20,15 @@ enum State {
     Saved,
 }
 
-/// When the last checkpoint begins, and what became of it.
+/// When the last checkpoint begins, and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeLimit {
     ends: Instant,
     limit: Duration,
     /// Time that a checkpoint may take.
     timeout: Duration,
-    /// What the longest checkpoint took since the job was started: deltas are quick, and the last one may be of all pages again.
+    /// The duration of the longest checkpoint since the job was started: deltas are quick, and the last one may be of
+    /// all pages again.
     longest: Duration,
     state: State,
     failed: Option<Unsaved>,
@@ -81,8 +82,8 @@ impl TimeLimit {
         }
     }
 
-    /// The last checkpoint came to nothing; there may be time for another one.
-    pub(super) fn came_to_nothing(&mut self, now: Instant, why: Unsaved) {
+    /// The last checkpoint failed; there may be time for another one.
+    pub(super) fn attempt_failed(&mut self, now: Instant, why: Unsaved) {
         self.failed = Some(why);
         self.state = State::Waiting(now + self.lead() / TIME_LIMIT_TRIES);
     }
@@ -99,8 +100,8 @@ impl TimeLimit {
         self.state == State::Saving
     }
 
-    /// Why the job ends without a last checkpoint. One that is still on its way has the reason of one that has come to nothing before it, if there is one:
-    /// it was begun because there was time left, and says nothing of what is wrong.
+    /// Why the job ends without a last checkpoint. One that is still under way has the reason of a failed one before
+    /// it, if there is one: it was begun because there was time left, and gives no reason itself.
     pub(super) fn unsaved(&self, runs: bool) -> Option<Unsaved> {
         match (self.state, self.failed) {
             (State::Saved, _) => None,
@@ -157,7 +158,7 @@ mod tests {
         let (begin, refused) = (at(59 * MINUTE), Unsaved::Refused(RefuseReason::NoAnswer));
         assert!(!limit.asks(at(58 * MINUTE), true) && limit.asks(begin, true) && !limit.asks(begin, true));
         assert_eq!(limit.unsaved(true), Some(Unsaved::TooLate));
-        limit.came_to_nothing(begin, refused);
+        limit.attempt_failed(begin, refused);
         assert!(!limit.asks(begin, true));
         assert_eq!(limit.unsaved(true), Some(refused));
         let again = limit.due(true);

@@ -24,7 +24,7 @@ use crate::queue::Queue;
 use crate::recovery::{self, Phase, Recovery};
 use crate::sabotage::Rule;
 
-/// What has been counted in the current life.
+/// Everything counted in the current life.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     ports: Vec<PortEntry>,
@@ -38,7 +38,7 @@ struct Counted {
     left: Option<Rank>,
 }
 
-/// The keepers as the coordinator hears of them, in a job of several nodes.
+/// The keepers as the coordinator knows them, in a job of several nodes.
 #[derive(Clone, Copy, Debug)]
 struct Leases {
     watch: Watch,
@@ -75,7 +75,7 @@ pub struct Job {
     recovery: Recovery,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
-    /// Counter of the life to come, and whether it is the first: what a keeper that comes late is told.
+    /// Counter of the life to come, and whether it is the first: for keepers that come late.
     fence: (u32, bool),
     counted: Counted,
     leases: Option<Leases>,
@@ -239,13 +239,12 @@ impl Job {
         self.outputs.pop()
     }
 
-    /// From now on a fault ends the job, whatever its configuration says: its program has shown to be one that cannot be rolled
-    /// back.
+    /// From now on a fault ends the job, regardless of its configuration: its program cannot be rolled back.
     pub fn end_on_fault(&mut self) {
         self.settings.config.fault.on_fault = OnFault::Abort;
     }
 
-    /// What the job is doing.
+    /// The job's phase.
     #[must_use]
     pub fn status(&self) -> JobStatus {
         let phase = match self.recovery.phase() {
@@ -543,7 +542,7 @@ impl Job {
         }
         leases.next = now + leases.watch.beat();
         let keepers = leases.keepers;
-        // Without a majority somebody else may decide: our ranks stop when their leases run out.
+        // Without a majority another coordinator may decide: our ranks stop when their leases run out.
         if keepers >= majority {
             self.broadcast(Message::Heartbeat { keepers });
         }
@@ -605,10 +604,10 @@ impl Job {
                     limit.committed(*took, saved);
                 }
                 CheckpointEvent::Abandoned { source: Source::TimeLimit, reason, .. } => {
-                    limit.came_to_nothing(now, Unsaved::Abandoned(*reason));
+                    limit.attempt_failed(now, Unsaved::Abandoned(*reason));
                 }
                 CheckpointEvent::Refused { source: Source::TimeLimit, reason } => {
-                    limit.came_to_nothing(now, Unsaved::Refused(*reason));
+                    limit.attempt_failed(now, Unsaved::Refused(*reason));
                 }
                 _ => {}
             }

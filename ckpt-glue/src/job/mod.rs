@@ -20,14 +20,14 @@ use crate::sabotage::Sabotage;
 
 pub use machine::Job;
 
-/// What a job is made of.
+/// The settings of a job.
 #[derive(Clone, Debug)]
 pub struct JobSettings {
     /// Its id.
     pub job: JobId,
     /// Its components and times.
     pub config: JobConfig,
-    /// Who runs what.
+    /// Which nodes run which ranks.
     pub layout: Layout,
     /// Where the first life begins.
     pub beginning: Beginning,
@@ -40,12 +40,12 @@ pub struct JobSettings {
     pub sabotage: Sabotage,
 }
 
-/// What happens to a job.
+/// An input of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
-    /// A control message, from whomever.
+    /// A control message, from any sender.
     Control(Control),
-    /// Somebody asks for a checkpoint.
+    /// A request for a checkpoint.
     Request(Source),
     /// The answer to [`Output::FenceStore`].
     StoreFenced {
@@ -63,8 +63,8 @@ pub enum Input {
         /// As asked.
         counter: u32,
     },
-    /// Before the first life: lives up to this number were decided by others, which nobody here knew of. All is fenced anew, below a number above it
-    /// ([`Output::FenceStore`]).
+    /// Before the first life: lives up to this number were decided by others and were unknown here. The store is fenced
+    /// anew, below a number above it ([`Output::FenceStore`]).
     LivesFound {
         /// The largest one.
         counter_last: u32,
@@ -95,14 +95,14 @@ pub enum Input {
     Stop,
 }
 
-/// What a job wants done.
+/// An output of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send this.
     Send {
         /// To whom: a keeper, or the tool that asked.
         to: Party,
-        /// What.
+        /// Its name.
         control: Control,
     },
     /// From now on the store refuses commits of lives with a counter below `refuse_below`. Commits under way are waited
@@ -127,13 +127,13 @@ pub enum Output {
         /// The newest committed generation.
         keep: GenerationId,
     },
-    /// Tell the person.
+    /// Report to the user.
     Event(Event),
     /// Nothing runs any more.
     Over(FinalReport),
 }
 
-/// What a person may want to know.
+/// An event for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A life begins: processes are being started.
@@ -154,14 +154,14 @@ pub enum Event {
     Checkpoint(CheckpointEvent),
     /// Something was reported.
     Reported {
-        /// What.
+        /// Its name.
         report: FaultReport,
-        /// What is done about it; `None` if it is no fault, or if what runs is being ended already.
+        /// The reaction; `None` if it is no fault, or if the ranks are being ended already.
         action: Option<(Fault, Plan)>,
     },
-    /// The disk has not answered for a while. Its answer is waited for, whatever it is.
+    /// The disk has not answered for a while. The job keeps waiting for its answer.
     DiskSilent {
-        /// What is being written.
+        /// The record being written.
         record: Record,
         /// For how long.
         waited: Duration,
@@ -170,7 +170,7 @@ pub enum Event {
     AllFinished,
 }
 
-/// What the coordinator has written, and must know to be durable or not before it goes on.
+/// A record that the coordinator has written; it continues only when the record is known to be durable or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
     /// The commit record of a generation.
@@ -209,7 +209,7 @@ pub enum Unsaved {
 pub struct FinalReport {
     /// Why nothing runs any more.
     pub ending: Ending,
-    /// Who stopped it, if the ending says so.
+    /// The cause that stopped it, if the ending has one.
     pub stopped_by: Option<StopCause>,
     /// A status of a rank that is not success, if the job finished with one.
     pub status: ExitStatus,

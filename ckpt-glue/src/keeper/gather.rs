@@ -52,7 +52,7 @@ impl Points {
         }
     }
 
-    /// When whoever has not answered by then is silent; `None`: that has been said.
+    /// The time after which members without an answer count as silent; `None`: that has been reported.
     pub(crate) fn patience(&self) -> Option<Instant> {
         (!self.reported).then(|| self.asked + POINT_SILENCE)
     }

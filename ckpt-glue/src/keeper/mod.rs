@@ -29,10 +29,10 @@ pub use ranks::RankPhase;
 pub use tables::Table;
 use watch::Watcher;
 
-/// What happens to a keeper.
+/// An input of a keeper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
-    /// A control message, from whomever.
+    /// A control message, from any sender.
     Control(Control),
     /// The process of a rank exists.
     Spawned {
@@ -60,7 +60,7 @@ pub enum Input {
         /// The life it was started in.
         life: Life,
     },
-    /// A process has ended, for whatever reason, and its status was collected.
+    /// A process has ended, for any reason, and its status was collected.
     ProcessEnded {
         /// Its rank.
         rank: Rank,
@@ -98,14 +98,14 @@ pub enum Input {
     },
 }
 
-/// What a keeper wants done.
+/// An output of a keeper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send this.
     Send {
         /// To whom.
         to: Party,
-        /// What.
+        /// Its name.
         control: Control,
     },
     /// Start the process of a rank, or restore it. The process must know job, life and the key before it speaks. Answer
@@ -134,7 +134,7 @@ pub enum Output {
         /// Its content.
         record: ExitedRecord,
     },
-    /// Tell the PMI server.
+    /// Input for the PMI server.
     Pmi(pmi::Input),
     /// The keeper has heard from no majority for too long and is ending its ranks.
     LeaseOver,
@@ -147,7 +147,7 @@ pub struct Counters {
     pub wrong_job: u64,
     /// Of another life (R7).
     pub wrong_life: u64,
-    /// From somebody who has no business to say this.
+    /// From a sender that is not entitled to this message.
     pub stray_messages: u64,
 }
 
@@ -230,8 +230,8 @@ impl Keeper {
         keeper
     }
 
-    /// A keeper in the place of one that has ended, started by the coordinator to which that one gave its word: it has given it to
-    /// nobody else, so the word of this one counts too.
+    /// A keeper that replaces an ended one, started by the coordinator for which that one voted: the ended one has
+    /// voted for no other, so this one's vote counts too.
     #[must_use]
     pub fn again(job: JobId, node: NodeIndex, sabotage: Sabotage) -> Keeper {
         Keeper { state: State::Empty { fenced_below: 0, votes: true }, ..Keeper::new(job, node, sabotage) }
@@ -317,7 +317,8 @@ impl Keeper {
         let Some(watcher) = &mut held.watcher else { return };
         let due = watcher.due(now);
         if due.lease_over {
-            // Whoever still hears a majority decides without us; what we have of this life must stop before that.
+            // A coordinator that still hears a majority decides without us; our ranks of this life must stop before
+            // that.
             held.watcher = None;
             self.outputs.push(Output::LeaseOver);
             self.kill_all();

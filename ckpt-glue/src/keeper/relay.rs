@@ -271,7 +271,7 @@ impl Keeper {
 
     fn gather_images(&mut self, epoch: Epoch) {
         let Some(held) = self.held() else { return };
-        // Images of ranks that traffic told to cut may have come before the command.
+        // Images of ranks that cut because of traffic may have come before the command.
         if held.images.as_ref().is_none_or(|images| images.epoch < epoch) {
             held.images = Some(Images::new(epoch));
         }

@@ -7,7 +7,7 @@ use crate::limits::{ENTRIES_MAX, PORTS_PER_RANK_MAX};
 /// A table, its entries and its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// What it holds.
+    /// Its contents.
     pub name: &'static str,
     /// Entries now.
     pub entries: usize,

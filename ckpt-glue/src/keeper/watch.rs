@@ -28,7 +28,7 @@ pub(crate) struct Watcher {
     lease_until: Instant,
 }
 
-/// What is due.
+/// The due actions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Due {
     /// A heartbeat upwards with this many keepers.
@@ -41,7 +41,7 @@ pub(crate) struct Due {
 
 impl Watcher {
     pub(crate) fn new(now: Instant, watch: Watch, children: impl Iterator<Item = NodeIndex>) -> Watcher {
-        // Whoever begins is believed to be there until its first heartbeat is overdue.
+        // A new node counts as alive until its first heartbeat is overdue.
         let child = Child { heard: now, keepers: 1, reported: false };
         Watcher {
             watch,

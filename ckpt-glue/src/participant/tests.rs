@@ -124,7 +124,7 @@ fn an_instant_rank_in_every_state() {
         Running + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Running + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Running + finalizing -> Running 4: say "finalize 1"
-        Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Running + query -> Running 4: say "points (1) of 1 ranks: any"
         Writing 5 + cut 6 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
         Writing 5 + cut 6 at point 12 -> Writing 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", take cut 6
@@ -136,15 +136,15 @@ fn an_instant_rank_in_every_state() {
         Writing 5 + abandon 5 -> Running 5: cancel image 5
         Writing 5 + committed 5 -> Writing 5: committed 5
         Writing 5 + query -> Writing 5: say "points (1) of 1 ranks: any"
-        Unsavable + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 5 at point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)"
-        Unsavable + cut 6 at point 12 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)"
-        Unsavable + required 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds what cannot be saved (3)", say "cut-seen 5"
-        Unsavable + required 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds what cannot be saved (3)", say "cut-seen 6"
+        Unsavable + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds state that cannot be saved (3)"
+        Unsavable + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds state that cannot be saved (3)"
+        Unsavable + cut 5 at point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 holds state that cannot be saved (3)"
+        Unsavable + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 holds state that cannot be saved (3)"
+        Unsavable + cut 6 at point 12 -> Running 6: raise to 6, say "no-image 6: rank 2 holds state that cannot be saved (3)"
+        Unsavable + required 5 -> Running 5: raise to 5, say "no-image 5: rank 2 holds state that cannot be saved (3)", say "cut-seen 5"
+        Unsavable + required 6 -> Running 6: raise to 6, say "no-image 6: rank 2 holds state that cannot be saved (3)", say "cut-seen 6"
         Unsavable + finalizing -> Running 4: say "finalize 1"
-        Unsavable + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Unsavable + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Unsavable + query -> Running 4: say "points (1) of 1 ranks: any"
     "#]].assert_eq(&table(&states, &inputs(), step, name));
 }
@@ -155,7 +155,7 @@ fn a_counted_rank_in_every_state() {
     let states: [(&str, &dyn Fn() -> Participant); 7] = [
         ("Running", &|| with(CutMode::Counted, &[])),
         ("Waiting 12", &|| with(CutMode::Counted, &[cut(5, CutAt::Point { count: 12 })])),
-        ("Told by traffic", &|| with(CutMode::Counted, &[Input::CutRequired { epoch: Epoch(5) }])),
+        ("Informed by traffic", &|| with(CutMode::Counted, &[Input::CutRequired { epoch: Epoch(5) }])),
         ("Standing 11", &|| {
             let (cut, point) = (cut(5, CutAt::Point { count: 11 }), Input::PointReached { count: 11 });
             with(CutMode::Counted, &[cut, unreceived(Some(3)), point])
@@ -168,48 +168,48 @@ fn a_counted_rank_in_every_state() {
         ("Finalizing, unreceived", &|| with(CutMode::Counted, &[unreceived(Some(3)), Input::Finalizing])),
     ];
     expect![[r#"
-        Running + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
-        Running + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
+        Running + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and got no point to cut at"
+        Running + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and got no point to cut at"
         Running + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): 
-        Running + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
+        Running + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when ordered to cut at point 10"
         Running + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Running + required 5 -> Waiting 4 for 5 at None: say "cut-seen 5"
         Running + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
         Running + finalizing -> Running 4: say "finalize 1"
-        Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Running + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Running + query -> Running 4: say "points (1) of 1 ranks: 10 to 10"
-        Waiting 12 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
-        Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
+        Waiting 12 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and got no point to cut at"
+        Waiting 12 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and got no point to cut at"
         Waiting 12 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Waiting 12 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
         Waiting 12 + point 12 -> Writing 5: take cut 5
-        Waiting 12 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 12"
+        Waiting 12 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when ordered to cut at point 12"
         Waiting 12 + finalizing -> Writing 5: say "finalize 1", take cut 5
-        Waiting 12 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Waiting 12 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Waiting 12 + query -> Waiting 4 for 5 at Some(12): say "points (1) of 1 ranks: 10 to 10"
         Waiting 12 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and did not reach point 12 in time"
-        Told by traffic + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
-        Told by traffic + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and was not told at which to cut"
-        Told by traffic + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): 
-        Told by traffic + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when told to cut at point 10"
-        Told by traffic + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
-        Told by traffic + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
-        Told by traffic + finalizing -> Writing 5: say "finalize 1", take cut 5
-        Told by traffic + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
-        Told by traffic + query -> Waiting 4 for 5 at None: say "points (1) of 1 ranks: 10 to 10"
-        Told by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and was not told at which to cut"
-        Standing 11 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 11 and was not told at which to cut"
-        Standing 11 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
+        Informed by traffic + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and got no point to cut at"
+        Informed by traffic + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 10 and got no point to cut at"
+        Informed by traffic + cut 5 at point 12 -> Waiting 4 for 5 at Some(12): 
+        Informed by traffic + cut 5 at point 10 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 10 points when ordered to cut at point 10"
+        Informed by traffic + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
+        Informed by traffic + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
+        Informed by traffic + finalizing -> Writing 5: say "finalize 1", take cut 5
+        Informed by traffic + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
+        Informed by traffic + query -> Waiting 4 for 5 at None: say "points (1) of 1 ranks: 10 to 10"
+        Informed by traffic + time over -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 10 and got no point to cut at"
+        Standing 11 + cut 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was at point 11 and got no point to cut at"
+        Standing 11 + cut 6 -> Running 6: raise to 6, say "no-image 6: rank 2 was at point 11 and got no point to cut at"
         Standing 11 + cut 6 at point 12 -> Waiting 4 for 6 at Some(12): 
         Standing 11 + required 6 -> Waiting 4 for 6 at None: say "cut-seen 6"
-        Standing 11 + point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 12 points when told to cut at point 11"
-        Standing 11 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when told to cut at point 11"
+        Standing 11 + point 12 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 12 points when ordered to cut at point 11"
+        Standing 11 + point 13 -> Running 5: raise to 5, say "no-image 5: rank 2 had passed 13 points when ordered to cut at point 11"
         Standing 11 + finalizing -> Standing 4 for 5 at Some(11): say "finalize 1"
         Standing 11 + all received -> Writing 5: take cut 5
-        Standing 11 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Standing 11 + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Standing 11 + query -> Standing 4 for 5 at Some(11): say "points (1) of 1 ranks: 11 to 11"
-        Standing 11 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 stood at point 11 with a message that rank 3 did not receive in time; what is received only after that point has to be sent with a request (isend)"
-        Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 and was not told at which to cut"
+        Standing 11 + time over -> Running 5: raise to 5, say "no-image 5: rank 2 stood at point 11 with a message that rank 3 did not receive in time; messages that are received only after that point have to be sent with a request (isend)"
+        Writing 5 + cut 6 -> Running 6: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", raise to 6, say "no-image 6: rank 2 was at point 11 and got no point to cut at"
         Writing 5 + cut 6 at point 12 -> Waiting 5 for 6 at Some(12): cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image"
         Writing 5 + required 6 -> Waiting 5 for 6 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 6 while writing its image", say "cut-seen 6"
         Writing 5 + required 69 -> Waiting 5 for 69 at None: cancel image 5, say "no-image 5: rank 2 had to cut to epoch 69 while writing its image", say "cut-seen 69"
@@ -227,7 +227,7 @@ fn a_counted_rank_in_every_state() {
         Finalizing + required 5 -> Writing 5: take cut 5, say "cut-seen 5"
         Finalizing + required 6 -> Writing 6: take cut 6, say "cut-seen 6"
         Finalizing + finalizing -> Running 4: say "finalize 1"
-        Finalizing + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Finalizing + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Finalizing + query -> Running 4: say "points (1) of 1 ranks: any"
         Finalizing, unreceived + cut 5 -> Standing 4 for 5 at None: 
         Finalizing, unreceived + cut 6 -> Standing 4 for 6 at None: 
@@ -237,7 +237,7 @@ fn a_counted_rank_in_every_state() {
         Finalizing, unreceived + required 5 -> Standing 4 for 5 at None: say "cut-seen 5"
         Finalizing, unreceived + required 6 -> Standing 4 for 6 at None: say "cut-seen 6"
         Finalizing, unreceived + finalizing -> Running 4: say "finalize 1"
-        Finalizing, unreceived + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 was told that the checkpoint is abandoned before it cut"
+        Finalizing, unreceived + abandon 5 -> Running 5: raise to 5, say "no-image 5: rank 2 got the order to abandon the checkpoint before it cut"
         Finalizing, unreceived + query -> Running 4: say "points (1) of 1 ranks: any"
     "#]].assert_eq(&table(&states, &inputs(), step, name));
 }
@@ -254,7 +254,7 @@ fn the_mean_interval_lasts_until_the_question() {
     assert_eq!(summary, PointSummary::of(Point { count: 12, rank: Rank(2) }, Some(300)));
 }
 
-/// Whatever comes, the epoch never falls, and a rank is told to take or raise an epoch only above the one it has.
+/// Under any input, the epoch never falls, and a rank takes or raises only an epoch above the one it has.
 #[test]
 fn the_epoch_only_rises() {
     use proptest::prelude::*;

@@ -40,7 +40,7 @@ pub enum NoCommand {
     },
 }
 
-/// What a rank asks.
+/// A rank's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Command {
     /// Its name.
@@ -64,7 +64,7 @@ impl Command {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineReader {
     held: Vec<u8>,
-    /// Bytes of what is held that have been taken.
+    /// Held bytes that have been taken.
     taken: usize,
     /// Bytes behind those in which no line ends: they are not looked at again.
     looked: usize,

@@ -1,4 +1,4 @@
-//! Who speaks.
+//! The speakers of PMI.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,8 +1,9 @@
 //! The server of PMI-1, through which the processes of an MPI library find each other.
 //!
-//! One machine for all processes of a node. Its shell owns the sockets: it hands in what came over each, and sends what the
-//! machine says. A process begins with `init`, puts its address and gets those of others, meets them at barriers, and says
-//! `finalize` before it ends. What it says wrong ends the job, with a reason: a client waits for its answer without end.
+//! One machine for all processes of a node. Its shell owns the sockets: it hands in received bytes, and sends the
+//! machine's answers. A process begins with `init`, puts its address and gets those of others, meets them at barriers,
+//! and says `finalize` before it ends. A wrong request ends the job, with a reason: a client waits for its answer
+//! without end.
 //!
 //! ```text
 //!   Silent --init--> Attached --finalize--> Finished
@@ -10,13 +11,13 @@
 //!      +----------------+------- its end ------+--> Gone
 //! ```
 //!
-//! The ranks of the job are world 0. A process may ask for more processes (`spawn`): they are a world of their own, with
-//! ranks from 0 on, keys and barriers, and find whoever asked through a key that it puts there for them. Names that programs
-//! publish are common to all worlds.
+//! The ranks of the job are world 0. A process may ask for more processes (`spawn`): they are a world of their own,
+//! with ranks from 0 on, keys and barriers, and find their spawner through a key that it puts there for them. Names
+//! that programs publish are common to all worlds.
 //!
-//! A rank that is saved as a whole process has a [`Relay`] in it, and speaks through that: its requests are numbered, and what it has
-//! asked and been answered is a part of its image. The server itself is in no image: that of a new life is built from
-//! what the restored ranks tell (R26).
+//! A rank that is saved as a whole process has a [`Relay`] in it, and speaks through that: its requests are numbered,
+//! and its requests and answers are a part of its image. The server itself is in no image: that of a new life is built
+//! from the restored ranks' reports (R26).
 
 mod line;
 mod member;
@@ -42,7 +43,7 @@ pub use server::Server;
 pub use spawn::SpawnCommand;
 pub use state::{Answer, Effect, Published, RankState, Request, Text};
 
-/// What happens to the server.
+/// An input of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// Bytes came from a process, in any pieces.
@@ -61,7 +62,7 @@ pub enum Input {
         /// The request.
         request: Request,
     },
-    /// A rank that has been restored tells what it has done in the lives before.
+    /// A restored rank reports its requests of earlier lives.
     State {
         /// The rank.
         rank: Rank,
@@ -84,7 +85,7 @@ pub enum Input {
     },
 }
 
-/// What the server wants done.
+/// An output of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send this line.
@@ -131,10 +132,10 @@ pub enum Output {
         by: Member,
         /// Their world. They are its ranks from 0 on, in the order of the commands.
         world: u32,
-        /// What to start.
+        /// The programs to start.
         commands: Vec<SpawnCommand>,
     },
-    /// A process asked for more processes than there may be; it has been told so, and its program decides.
+    /// A process asked for more processes than there may be; it got an error, and its program decides.
     Refused {
         /// The process.
         member: Member,
@@ -155,7 +156,7 @@ pub enum Output {
 /// Why a job cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Broken {
-    /// What came is no command.
+    /// The received bytes are no command.
     #[error("it sent {0} to the launcher's PMI server")]
     NoCommand(#[from] NoCommand),
     /// A command that the protocol does not have.
@@ -177,13 +178,13 @@ pub enum Broken {
     OutOfTurn {
         /// The command.
         name: String,
-        /// What it had done before.
+        /// Its earlier state.
         when: &'static str,
     },
-    /// A part of a `spawn` that does not fit to what was said before.
+    /// A part of a `spawn` that contradicts its earlier parts.
     #[error("its PMI command `spawn` {problem}")]
     BadSpawn {
-        /// What is wrong with it.
+        /// The fault.
         problem: &'static str,
     },
     /// More programs in one spawn than there may be.
@@ -195,7 +196,7 @@ pub enum Broken {
         asked: u32,
     },
     /// It ended, and others wait for it.
-    #[error("it ended without coming to a barrier at which {waiting} other ranks wait for it")]
+    #[error("it ended without reaching a barrier at which {waiting} other ranks wait for it")]
     Left {
         /// How many wait.
         waiting: u32,
@@ -213,39 +214,39 @@ pub enum Broken {
     /// It was spawned and ended without calling `MPI_Init`, for which those that spawned it wait.
     #[error("it ended without calling MPI_Init, for which {by}, which spawned it, waits")]
     NotMpi {
-        /// Who waits.
+        /// The waiting member.
         by: Member,
     },
     /// It has begun through its agent, and speaks past it: its program has executed another one.
-    #[error("it speaks PMI to the launcher both through the agent in it and past that")]
+    #[error("it speaks PMI to the launcher both through its agent and directly")]
     TwoWays,
     /// Its number is not the next one.
-    #[error("its PMI request {found} came where {expected} was expected")]
+    #[error("its PMI request {found} arrived where {expected} was expected")]
     Misnumbered {
         /// The next one.
         expected: u64,
-        /// What came.
+        /// The found value.
         found: u64,
     },
-    /// It was restored, and what it says of the lives before cannot be, by what others say.
-    #[error("what it has done over PMI before its checkpoint contradicts what others have: {what}")]
+    /// It was restored, and its report of earlier lives contradicts those of others.
+    #[error("its PMI requests before the checkpoint contradict those of other ranks: {what}")]
     Contradicts {
-        /// What cannot be.
+        /// The contradiction.
         what: &'static str,
     },
     /// It was restored, and did not say what it had done.
     #[error(
-        "{missing} did not tell what they had done over PMI before the checkpoint, within {waited:?} (--start-timeout)"
+        "{missing} did not report their PMI requests from before the checkpoint within {waited:?} (--start-timeout)"
     )]
     Untold {
         /// Those that have not; the first is the one that is ended.
         missing: Ranks,
-        /// Since the first told.
+        /// Since the first report.
         waited: Duration,
     },
     /// It did not come to the first barrier, which is a part of `MPI_Init`.
     #[error(
-        "{missing} did not come to the first barrier of MPI_Init within {waited:?}; waited for by {waiting} (--start-timeout)"
+        "{missing} did not reach the first barrier of MPI_Init within {waited:?}; waited for by {waiting} (--start-timeout)"
     )]
     NeverCame {
         /// Those that have not come; the first is the one that is ended.

@@ -1,4 +1,4 @@
-//! The server of a life whose ranks have been restored: it is built from what each of them has done before its cut (R26).
+//! The server of a life whose ranks have been restored: it is built from the requests of each before its cut (R26).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -13,14 +13,14 @@ use super::state::{Published, RankState, Request};
 use super::world::{Phase, Relayed};
 use super::{Broken, Output};
 
-/// What restored ranks have told so far.
+/// The reports of restored ranks so far.
 #[derive(Default, Debug)]
 pub(super) struct Gathering {
     states: BTreeMap<Rank, RankState>,
     told: BTreeSet<Rank>,
-    /// Requests that came before everybody had told.
+    /// Requests that came before all had reported.
     held: Vec<(Rank, Epoch, Request)>,
-    /// When everybody must have told; `None` until the first has.
+    /// When all must have reported; `None` until the first has.
     pub(super) until: Option<Instant>,
     since: Option<Instant>,
 }
@@ -61,7 +61,7 @@ impl Server {
         self.build_if_told(now);
     }
 
-    /// Whether a rank of the job was restored and has not told what it had done before.
+    /// Whether a rank of the job was restored and has not reported its earlier requests.
     #[must_use]
     pub fn is_untold(&self, rank: Rank) -> bool {
         self.gathering.as_ref().is_some_and(|gathering| !gathering.told.contains(&rank))
@@ -82,9 +82,9 @@ impl Server {
         }
     }
 
-    /// Ranks that have neither told nor gone are late.
-    pub(super) fn late_to_tell(&mut self, now: Instant) {
-        let missing = self.untold();
+    /// Ranks that have neither reported nor ended are late.
+    pub(super) fn late_to_report(&mut self, now: Instant) {
+        let missing = self.unreported();
         let Some(gathering) = self.gathering.as_mut() else { return };
         if gathering.until.is_none_or(|until| until > now) {
             return;
@@ -96,7 +96,7 @@ impl Server {
         }
     }
 
-    fn untold(&self) -> Ranks {
+    fn unreported(&self) -> Ranks {
         let (Some(gathering), Some(world)) = (&self.gathering, self.worlds.get(&0)) else {
             return Ranks(Vec::new());
         };
@@ -105,7 +105,7 @@ impl Server {
     }
 
     pub(super) fn build_if_told(&mut self, now: Instant) {
-        if self.gathering.is_none() || !self.untold().0.is_empty() {
+        if self.gathering.is_none() || !self.unreported().0.is_empty() {
             return;
         }
         let Some(gathering) = self.gathering.take() else { return };

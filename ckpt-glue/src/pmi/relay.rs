@@ -1,12 +1,12 @@
-//! A rank's own part in PMI: what its program asks goes to the server, one request at a time, and what has been asked and
-//! answered is kept here, in the memory of the rank, and so in its images.
+//! A rank's own part in PMI: it passes its program's requests to the server, one at a time, and keeps requests and
+//! answers here, in the memory of the rank, and so in its images.
 //!
 //! ```text
 //!   program --bytes--> Relay --PmiRequest--> keeper's server
 //!   program <--bytes-- Relay <--PmiAnswer--- keeper's server
 //! ```
 //!
-//! In a new life the relay first tells the new server what the rank has done in the lives before (R26).
+//! In a new life the relay first reports the rank's earlier requests to the new server (R26).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ pub enum Unsavable {
 #[derive(Clone, Debug)]
 pub struct Relay {
     sabotage: Sabotage,
-    /// What the program has said and nobody has been told.
+    /// Bytes of the program that have not been passed on.
     heard: Vec<u8>,
     /// Bytes of it in which no request ends.
     looked: usize,
@@ -39,8 +39,8 @@ pub struct Relay {
     deaf: bool,
     state: RankState,
     published_bytes: usize,
-    /// How much of the state has been told to a new server; `None`: it knows.
-    telling: Option<usize>,
+    /// How much of the state a new server has got; `None`: all.
+    reporting: Option<usize>,
     /// Requests that have still to be sent: one, and an abort.
     unsent: VecDeque<Request>,
     /// An answer that the program has not been given.
@@ -61,7 +61,7 @@ impl Relay {
             deaf: false,
             state: RankState::default(),
             published_bytes: 0,
-            telling: None,
+            reporting: None,
             unsent: VecDeque::new(),
             answer: None,
             to_program: Vec::new(),
@@ -77,7 +77,7 @@ impl Relay {
         }
     }
 
-    /// Whether there is room for more of what the program says.
+    /// Whether there is room for more bytes of the program.
     #[must_use]
     pub fn has_room(&self) -> bool {
         !self.deaf && self.heard.len() < PMI_REQUEST_BYTES_MAX
@@ -85,9 +85,9 @@ impl Relay {
 
     /// The next message to the keeper.
     pub fn poll_message(&mut self) -> Option<Message> {
-        if let Some(at) = self.telling {
+        if let Some(at) = self.reporting {
             let (part, last) = self.state.part(at);
-            self.telling = (!last).then_some(at + part.published.len());
+            self.reporting = (!last).then_some(at + part.published.len());
             return Some(Message::PmiState { part, last });
         }
         let request = self.unsent.pop_front()?;
@@ -96,7 +96,7 @@ impl Relay {
 
     /// Takes an answer, and returns the epoch to which the rank has to cut before its program may be given it, if it is a higher one (R25).
     pub fn on_answer(&mut self, epoch: Epoch, answer: Answer) -> Option<Epoch> {
-        // A server that was told twice answers twice: once counts.
+        // A server that got a request twice answers twice: once counts.
         if self.state.pending.as_ref().is_none_or(|pending| pending.number != answer.number) {
             return None;
         }
@@ -148,7 +148,7 @@ impl Relay {
         self.answer = None;
         // It is a part of the state.
         self.unsent.clear();
-        self.telling = Some(0);
+        self.reporting = Some(0);
     }
 
     /// Why the rank cannot be saved any more, if it cannot.
@@ -157,13 +157,13 @@ impl Relay {
         self.unsavable
     }
 
-    /// What the rank has done.
+    /// The rank's PMI requests.
     #[must_use]
     pub fn state(&self) -> &RankState {
         &self.state
     }
 
-    /// Makes the next request of what was heard. The protocol has one at a time; only an abort does not wait.
+    /// Makes the next request of the received bytes. The protocol has one at a time; only an abort does not wait.
     fn listen(&mut self) {
         let Some(length) = self.next_length() else { return };
         let is_abort = self.heard.starts_with(b"cmd=abort");
@@ -173,7 +173,7 @@ impl Relay {
         let text: Vec<u8> = self.heard.drain(..length).collect();
         self.looked = 0;
         if !text.ends_with(b"\n") {
-            // Whoever knows what PMI is will say what is wrong with it.
+            // The server, which knows PMI, reports the fault.
             self.deaf = true;
         }
         if text.starts_with(b"mcmd=") {

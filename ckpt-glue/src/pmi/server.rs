@@ -1,4 +1,4 @@
-//! The machine: what clients say, and what they are told.
+//! The machine: requests of clients, and the answers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -33,9 +33,9 @@ pub struct Server {
     pub(super) start_timeout: Duration,
     /// Highest epoch of a request that was taken (R25).
     pub(super) highest: Epoch,
-    /// The next place in the order of what others see.
+    /// The next place in the order that others see.
     pub(super) place: u64,
-    /// Until the restored ranks have told what they had done.
+    /// Until the restored ranks have reported their earlier requests.
     pub(super) gathering: Option<Gathering>,
     pub(super) outputs: Queue<Output>,
 }
@@ -64,8 +64,8 @@ impl Server {
         }
     }
 
-    /// A server for ranks that have all been restored: it answers nobody before every one of them has told what it had done (R26), or has
-    /// gone. `name` is used if nobody knows another one.
+    /// A server for ranks that have all been restored: it answers no rank before all of them have reported their
+    /// earlier requests (R26), or have ended. `name` is used if none of them knows another one.
     ///
     /// # Panics
     /// As [`Server::new`].
@@ -97,7 +97,7 @@ impl Server {
             self.late_to_begin(now, number);
             self.late_to_barrier(now, number);
         }
-        self.late_to_tell(now);
+        self.late_to_report(now);
     }
 
     /// When [`Server::handle_timeout`] has something to do.
@@ -132,7 +132,7 @@ impl Server {
         client.is_some_and(|client| client.relayed.is_some())
     }
 
-    /// What a rank of the job has done, which has ended: for its images from then on (R26).
+    /// The PMI requests of an ended rank of the job: for its images from then on (R26).
     #[must_use]
     pub fn state(&self, rank: Rank) -> RankState {
         if let Some(told) = self.told(rank) {
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// The name of a world, as its processes know it; `None` for restored ranks that have not all told it yet.
+    /// The name of a world, as its processes know it; `None` until all restored ranks have reported it.
     #[must_use]
     pub fn name_of(&self, world: u32) -> Option<&str> {
         let world = self.worlds.get(&world).filter(|_| self.gathering.is_none())?;
@@ -229,7 +229,7 @@ impl Server {
     /// What a rank asks through its relay.
     pub(super) fn on_request(&mut self, now: Instant, rank: Rank, epoch: Epoch, request: Request) {
         if let Some(gathering) = &mut self.gathering {
-            // It has told its state, and was not answered: this is an abort, or it has told nothing yet.
+            // It has reported its state, and was not answered: this is an abort, or it has reported nothing yet.
             gathering.hold(rank, epoch, request);
             return;
         }
@@ -360,7 +360,7 @@ impl Server {
     }
 
     fn on_init(&mut self, now: Instant, member: Member, command: &Command) {
-        // We speak 1.1. Who wants another protocol is told so; who wants more of this one makes do with less.
+        // We speak 1.1. A client of another protocol gets an error; a client of a later version gets this one.
         let speaks = command.number::<u32>("pmi_version") == Some(1);
         let reply = Reply::new("response_to_init").with("pmi_version", 1).with("pmi_subversion", 1);
         let reply = reply.with("rc", if speaks { 0 } else { -1 });
@@ -406,7 +406,7 @@ impl Server {
             }
             return Ok(());
         }
-        // Who is gone will not come.
+        // An ended rank will not come.
         let waiting = world.waiting_besides(member.rank) + 1;
         let gone = world.in_phase(Phase::Gone).0.into_iter().chain(world.in_phase(Phase::Finished).0).min();
         if let Some(rank) = gone {
@@ -506,7 +506,7 @@ impl Server {
         let Some(asks) = self.asks(by).filter(|asks| matches!(asks, Asks::Waits)) else { return };
         *asks = Asks::Nothing;
         let reply = Reply::new("spawn_result");
-        // Codes of single processes are not told: all run, or none does.
+        // Codes of single processes are not given: all run, or none does.
         self.send(
             by,
             match outcome {

@@ -1,4 +1,4 @@
-//! More processes, as an MPI program asks for them: one command of PMI for each program that is to be started.
+//! More processes, as an MPI program asks for them: one command of PMI for each program to start.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -8,7 +8,7 @@ use super::line::Command;
 use super::{Broken, Refused};
 use crate::limits::{PMI_SPAWN_COMMANDS_MAX, PMI_SPAWN_PROCESSES_MAX};
 
-/// A program that is to be started, so many times.
+/// A program to start, and how many times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpawnCommand {
     /// How many processes run it.
@@ -38,7 +38,7 @@ pub(super) struct Spawn {
     pub(super) processes: u32,
 }
 
-/// What a part has made of a spawn.
+/// The result of one part of a spawn.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// More parts will come.

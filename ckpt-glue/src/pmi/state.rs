@@ -1,4 +1,5 @@
-//! What a rank's agent and the server say to each other, and what of it outlives both: requests, answers, and a rank's state.
+//! The messages between a rank's agent and the server, and their persistent part: requests, answers, and a rank's
+//! state.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -61,14 +62,14 @@ pub struct Request {
 
 wire_struct!(Request, 12, { number, text });
 
-/// What the server tells a rank.
+/// A message of the server to a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The request.
     pub number: u64,
     /// R25: the highest epoch of all requests that the server had taken when it answered.
     pub depends: Epoch,
-    /// What the request has done.
+    /// The effect of the request.
     pub effect: Effect,
     /// For the program: a line, or nothing.
     pub text: Text,
@@ -76,7 +77,7 @@ pub struct Answer {
 
 wire_struct!(Answer, 17, { number, depends, effect, text });
 
-/// What a request has done, as far as a server of a later life has to know.
+/// The effect of a request, as far as a server of a later life needs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Nothing that lasts.
@@ -112,7 +113,7 @@ pub struct Published {
 
 wire_struct!(Published, 12, { place, text });
 
-/// What a rank has done over PMI: all that a server of a later life has to know of it (R26).
+/// A rank's PMI state: all that a server of a later life needs (R26).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RankState {
     /// Of its space of keys; empty: it has not begun.

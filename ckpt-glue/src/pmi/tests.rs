@@ -261,7 +261,7 @@ fn a_rank_that_dies_breaks_the_barrier_at_which_it_is_waited_for() {
         }
         assert_eq!(said, [(2, Broken::Left { waiting: 1 })], "{how}");
     }
-    // One that waits itself takes nobody else with it.
+    // A rank that waits itself does not delay the others.
     let mut server = begun(3);
     say(&mut server, 0, "cmd=barrier_in\n");
     server.handle(at(0), Input::Gone { member: member(0) });
@@ -281,7 +281,7 @@ fn a_rank_that_never_comes_to_the_first_barrier_is_named() {
     let said = broken(&outputs(&mut server));
     let [(1, why)] = said.as_slice() else { panic!("{said:?}") };
     let why = why.to_string();
-    assert!(why.contains("rank 1 did not come") && why.contains("7s; waited for by 2"), "{why}");
+    assert!(why.contains("rank 1 did not reach") && why.contains("7s; waited for by 2"), "{why}");
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn what_cannot_be_started_is_told_to_the_program() {
     server.handle(at(0), Input::Spawned { world: 1, outcome: Err("no_such_program") });
     let line = "cmd=spawn_result rc=-1 msg=no_such_program\n".to_string();
     assert_eq!(outputs(&mut server), [Output::Send { member: member(0), line }]);
-    // Nobody of that world is heard, and its number is not used again.
+    // No process of that world is heard, and its number is not used again.
     assert_eq!(say_as(&mut server, Member { world: 1, rank: Rank(0) }, "cmd=init pmi_version=1\n"), []);
     assert_eq!(server.poll_timeout(), None);
     spawned(&mut server, 2, 1);
@@ -456,7 +456,7 @@ fn what_cannot_be_started_is_told_to_the_program() {
         "mcmd=spawn\nnprocs=1\nexecname=x\npreput_num=1\npreput_key_0={key}\npreput_val_0=v\nendcmd\n"
     );
     assert_eq!(refused(&mut server, &text), Refused::Keys);
-    // Whoever has ended makes room.
+    // An ended process makes room.
     server.handle(at(0), Input::Gone { member: Member { world: 2, rank: Rank(0) } });
     assert_eq!(outputs(&mut server), []);
     assert!(matches!(say(&mut server, 0, &spawn_text(asked))[..], [Output::Spawn { world: 3, .. }]));
@@ -545,7 +545,7 @@ fn a_barrier_of_a_spawned_world_breaks_like_any_other() {
         say_as(&mut server, one(0), "cmd=abort exitcode=5\n"),
         [Output::Aborted { member: one(0), code: 5 }]
     );
-    // Who asked for them may be gone before they are there.
+    // The spawner may have ended before they start.
     let mut server = begun(2);
     say(&mut server, 0, &spawn_text(1));
     server.handle(at(0), Input::Gone { member: member(0) });

@@ -68,7 +68,7 @@ pub(super) struct Barrier {
     pub(super) report_at: Instant,
 }
 
-/// What a spawned world is to those that wait for it.
+/// The state of a spawned world for ranks that wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) by: Member,
@@ -123,7 +123,7 @@ impl World {
         world
     }
 
-    /// The world of a spawn, with the keys that whoever spawns it has for it.
+    /// The world of a spawn, with its spawner's keys for it.
     pub(super) fn spawned(
         name: String,
         spawn: &Spawn,
@@ -147,8 +147,8 @@ impl World {
         Ok(world)
     }
 
-    /// From node 0 on as many nodes as ranks, one rank on each. Whatever a library would do through shared memory of its own,
-    /// which no image of a rank could hold, it then does through its network, which is ours.
+    /// From node 0 on as many nodes as ranks, one rank on each. Then a library uses its network, which is ours, instead
+    /// of its own shared memory, which no image of a rank could hold.
     fn put_mapping(&mut self) -> Result<(), NotKept> {
         let mapping = format!("(vector,(0,{},1))", self.clients.len());
         self.store.put("PMI_process_mapping", &mapping)

@@ -183,7 +183,8 @@ fn every_input_in_every_state() {
     .assert_eq(&table(&states, &inputs, step, name));
 }
 
-/// R7, R9: a second fault while the ranks come up is a further attempt in a further life, from what is then the newest.
+/// R7, R9: a second fault while the ranks come up is a further attempt in a further life, from the then newest
+/// generation.
 #[test]
 fn a_fault_during_recovery_is_a_new_attempt() {
     let mut recovery = running(&[restart(), fenced(2), store(2, Some(generation(3)))]);
@@ -330,7 +331,7 @@ fn a_job_that_has_committed_does_not_begin_anew() {
     assert_eq!(step(&mut recovery, &Some(store_without_whole(2))), ["over: NothingToRestore"]);
 }
 
-/// Whoever restarts a job, or sees it roll back after that, never gets it from its beginning.
+/// A restarted job, also after a later rollback, never begins anew.
 #[test]
 fn a_restarted_job_does_not_begin_anew() {
     let mut recovery = with(&[Input::Begin(Beginning::Newest), fenced(1)]);

@@ -19,7 +19,7 @@ fn frame(control: &Control) -> Vec<u8> {
     bytes
 }
 
-/// Under a right tag, whatever it says.
+/// Under a right tag, with any contents.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     stream::seal(&key(), &mut bytes);
     bytes

@@ -131,7 +131,7 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
     world.run_ms(20_000);
     assert_eq!(world.over.expect("an end").ending, Ending::Finished);
 
-    // Whoever does not want to wait gets the end that it is.
+    // A user who does not want to wait gets this end.
     let mut world = end_while_committing(3_600_000, false);
     world.run_ms(20);
     world.job.handle(world.now, job::Input::Stop);
@@ -139,7 +139,8 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
     assert_eq!(world.over.expect("an end").ending, Ending::Finished);
 }
 
-/// A record is waited for without a limit, for what may be on disk can neither be abandoned nor decided anew; but not in silence.
+/// The job waits for a record without a limit, as a record that may be on disk can neither be abandoned nor decided
+/// anew; but it reports the wait.
 #[test]
 fn a_disk_that_does_not_answer_is_reported() {
     let told = |world: &World| -> Vec<(Record, u64)> {
@@ -253,7 +254,7 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
     world.rank(1, Input::PointReached { count: 1 });
     world.request(Source::Command);
     world.run_ms(10);
-    // Nobody waits: rank 0 cuts at the point and goes on, rank 1 comes to it a long time later.
+    // No rank waits: rank 0 cuts at the point and goes on, rank 1 comes to it a long time later.
     for count in 4..=30 {
         world.rank(0, Input::PointReached { count });
     }

@@ -37,8 +37,8 @@ fn a_rank_that_cannot_save_spoils_one_generation_only() {
           41ms keeper 0 > rank 1: cut 1 now
           42ms rank 0 cuts to 1
           42ms rank 1 raises its epoch to 1
-          42ms rank 1 > keeper 0: no-image 1: rank 1 holds what cannot be saved (4)
-          43ms keeper 0 > coordinator: no-image 1: rank 1 holds what cannot be saved (4)
+          42ms rank 1 > keeper 0: no-image 1: rank 1 holds state that cannot be saved (4)
+          43ms keeper 0 > coordinator: no-image 1: rank 1 holds state that cannot be saved (4)
           44ms coordinator > keeper 0: abandon 1
           45ms keeper 0 > rank 0: abandon 1
           45ms keeper 0 > rank 1: abandon 1

@@ -1,5 +1,5 @@
-//! Random histories of a whole job: whatever dies, whenever, what must never happen does not, and once nothing dies any
-//! more the job goes on.
+//! Random histories of a whole job: under any faults at any time the forbidden states do not occur, and the job
+//! continues after the last fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What is named, committed and restored, checked as the story goes on.
+/// Named, committed and restored epochs, checked meanwhile.
 #[derive(Default)]
 struct Judge {
     named: BTreeMap<Life, Vec<Epoch>>,

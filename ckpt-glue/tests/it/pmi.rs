@@ -1,5 +1,5 @@
-//! PMI under cuts, crashes and rebirths: programs, their relays and the server, with messages that travel as slowly as they like. A program
-//! looks whether what it is told can be part of one history.
+//! PMI under cuts, crashes and rebirths: programs, their relays and the server, with messages of any delay. A program
+//! checks whether its answers can be part of one history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,7 +25,7 @@ impl Dice {
     }
 }
 
-/// What a program does next.
+/// A program's next action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Step {
     Init,
@@ -166,7 +166,7 @@ impl World {
         world
     }
 
-    /// Begins a life from what is committed, or from nothing.
+    /// Begins a life from the committed generation, or from nothing.
     fn begin(&mut self) {
         self.lives += 1;
         self.saving = None;
@@ -422,7 +422,7 @@ fn a_barrier_is_met_once_whatever_life_it_is_answered_in() {
     assert_eq!(server.barriers_passed(0), 1);
 }
 
-/// R26: what restored ranks tell has to fit together.
+/// R26: the reports of restored ranks have to agree.
 #[test]
 fn ranks_that_contradict_each_other_are_not_answered() {
     let state = |name: &str, barriers| RankState { name: name.into(), barriers, ..RankState::default() };
@@ -451,7 +451,7 @@ fn a_rank_that_does_not_tell_is_named_after_a_time() {
     server.handle_timeout(due);
     let Some(pmi::Output::Broken { member, why }) = server.poll_output() else { panic!("nobody is named") };
     assert_eq!(member, Member::of_job(Rank(0)));
-    assert!(why.to_string().starts_with("rank 0 did not tell"), "{why}");
+    assert!(why.to_string().starts_with("rank 0 did not report"), "{why}");
     assert_eq!(server.poll_timeout(), None);
 }
 

@@ -27,7 +27,7 @@ fn named(world: &World) -> Vec<u32> {
     world.events.iter().filter_map(epoch).collect()
 }
 
-/// Whether the rule's loss shows in what `story` tells, and only then.
+/// Whether `story` shows the rule's loss, and only then.
 fn shows(rule: Rule, story: impl Fn(World) -> bool) {
     assert!(story(running(Some(rule))), "{} is out, and it does not show", rule.name());
     assert!(!story(running(None)), "{} holds, and the story says it is out", rule.name());

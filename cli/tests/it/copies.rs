@@ -178,7 +178,7 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
     assert!(checked.code == Some(3) && checked.stdout.contains(&name), "{checked:?}");
     assert!(checked.stdout.contains("packet 0 has the checksum"), "{checked:?}");
     // All that hangs on it is lost with it.
-    let (first, hangs) = (generations(&before).remove(0), "it hangs on the copy of generation");
+    let (first, hangs) = (generations(&before).remove(0), "it builds upon the copy of generation");
     assert!(checked.stdout.contains(&format!("{hangs} {first}: ")), "{checked:?}");
     assert!(checked.stdout.contains("remove its folder"), "{checked:?}");
     let restart = ["restart", &path, "--from", &shared, "--key-file", &key];

@@ -164,12 +164,12 @@ fn a_rank_that_does_not_come_is_named() {
         (
             3,
             vec!["say:cmd=barrier_in", "hear:cmd=barrier_out"],
-            "rank 2 is ended: it ended without coming to a barrier",
+            "rank 2 is ended: it ended without reaching a barrier",
         ),
         (
             2,
             vec!["only:0", "say:cmd=barrier_in", "sleep:60"],
-            "rank 1 did not come to the first barrier of MPI_Init within 1",
+            "rank 1 did not reach the first barrier of MPI_Init within 1",
         ),
     ] {
         let provider = provider();

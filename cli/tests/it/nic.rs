@@ -153,18 +153,18 @@ fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
         assert_eq!(asked.code, Some(1), "{asked:?}");
         assert!(asked.stdout.contains(words) || asked.stderr.contains(words), "{words}: {asked:?}");
     };
-    refused(&["--nic", "xdp:eth7"], "rank 1  over udp  refused: the NIC xdp:eth7 cannot be had");
+    refused(&["--nic", "xdp:eth7"], "rank 1  over udp  refused: the NIC xdp:eth7 is not available");
     refused(&["--nic", "xdp:eth7"], "2 of 2 ranks do not go over xdp:eth7");
     refused(&["--nic", "xdp:lo"], "is not an address of lo");
     refused(&["--nic", "verbs:rxe0"], "rank 0  over udp  refused: ");
-    refused(&["--nic", "verbs:rxe0"], "the NIC verbs:rxe0 cannot be had");
-    refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to go over together");
+    refused(&["--nic", "verbs:rxe0"], "the NIC verbs:rxe0 is not available");
+    refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to change it together");
     refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
     // Whoever holds the queue keeps it, and the rail is what it was.
     let at = "10.78.0.1:0".parse().expect("an address");
     let config = drivers::xdp::XdpConfig::new("eth0", at);
     let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
-    refused(&["--nic", "xdp:eth0", "--rank", "0"], "and the rail goes on as it was");
+    refused(&["--nic", "xdp:eth0", "--rank", "0"], "the rail is unchanged");
     drop(theirs);
     wait_for_nics("udp");
     job.wait_for("committed");
@@ -192,7 +192,7 @@ fn a_rank_without_rights_goes_on_as_it_was() {
     job.wait_for("committed");
     let asked = rail(&["--nic", "xdp:eth0"]);
     assert_eq!(asked.code, Some(1), "{asked:?}");
-    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process lacks";
     assert!(asked.stdout.contains(missing), "{asked:?}");
     job.wait_for("committed");
     hosts.place.let_end();
@@ -245,7 +245,7 @@ fn ranks_without_rights_have_a_helper() {
     // The helper dies: what comes goes through the kernel, which is told.
     helper.0.signal("KILL");
     helper.0.finish();
-    let gone = "xdp:eth0 (its nic-helper is gone: what comes passes through the kernel)";
+    let gone = "xdp:eth0 (its nic-helper is gone: frames pass through the kernel)";
     job.wait_for(&format!("rank 0: goes on over {gone}"));
     wait_until("`ps` says so", || nics().first().is_some_and(|nic| nic == gone));
     assert_eq!(nics()[1], by_helper);
@@ -338,13 +338,13 @@ fn a_nic_that_is_named_and_cannot_be_had_is_an_error() {
     let here = ["--bind", "10.78.0.1", "--nic", "xdp:eth0"];
     let without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     let grant = "setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM";
-    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process has not";
-    refused("1", &here, &without_rights, &["the NIC xdp:eth0 cannot be had", missing, grant]);
+    let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process lacks";
+    refused("1", &here, &without_rights, &["the NIC xdp:eth0 is not available", missing, grant]);
     let without_one = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];
-    refused("1", &here, &without_one, &["AF_XDP needs CAP_NET_RAW, which this process has not", grant]);
+    refused("1", &here, &without_one, &["AF_XDP needs CAP_NET_RAW, which this process lacks", grant]);
     let elsewhere = "receive on 127.0.0.1, which is not an address of eth0 (10.78.0.1";
     refused("1", &["--nic", "xdp:eth0"], &[], &[elsewhere, "--bind"]);
-    refused("1", &["--nic", "xdp:eth7"], &[], &["xdp:eth7 cannot be had", "No such device"]);
+    refused("1", &["--nic", "xdp:eth7"], &[], &["xdp:eth7 is not available", "No such device"]);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_device_for_rdma_that_is_not_there_is_an_error() {
         "1",
         &["--nic", "verbs:none"],
         &[],
-        &["no rank can be started", "the NIC verbs:none cannot be had: "],
+        &["no rank can be started", "the NIC verbs:none is not available: "],
     );
 }
 

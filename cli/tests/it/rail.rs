@@ -96,12 +96,12 @@ fn a_change_that_one_rank_cannot_make_changes_none() {
     let hosts = TwoHosts::new();
     let mut job = hosts.run(&["--nic", "udp"]);
     job.wait_for("committed");
-    refused(&["--nic", "udp:eth1", "--rank", "1"], &["all ranks have to go over together", "1 of 1 ranks"]);
+    refused(&["--nic", "udp:eth1", "--rank", "1"], &["all ranks have to change it together", "1 of 1 ranks"]);
     // A device that is on one host alone.
     tool("ip", "link add eth2 type veth peer name far2");
     tool("ip", "addr add 10.80.0.1/24 dev eth2");
     tool("ip", "link set eth2 up");
-    let why = "the NIC udp:eth2 cannot be had: this host has no such interface";
+    let why = "the NIC udp:eth2 is not available: this host has no such interface";
     let others = format!("rank 0  over udp  refused: rank 1 does not: {why}");
     refused(&["--nic", "udp:eth2"], &[&others, &format!("rank 1  over udp  refused: {why}"), "2 of 2 ranks"]);
     // One that says nothing.

@@ -1,4 +1,4 @@
-//! What is copied comes back; what copies share is stored once; what is wrong with them is told.
+//! Copies are restored; shared data is stored once; faults of copies are reported.
 
 use std::num::NonZeroUsize;
 
@@ -29,7 +29,7 @@ fn copies_share_what_has_not_changed_and_old_ones_that_nobody_needs_go() {
         let id = job.checkpoint(epoch);
         let written = job.copy(&disk.target(), id, None, 2).unwrap();
         assert_eq!(written.unremoved, None);
-        // They hang on the first one, until what does takes more room than it.
+        // They build upon the first one, until they take more room than it.
         let expected: Vec<_> = (epoch == 4).then(|| job.id(2)).into_iter().collect();
         assert_eq!(written.removed, expected);
         assert_eq!(
@@ -58,7 +58,7 @@ fn with_a_key_nothing_is_readable_without_it() {
     job.copy(&disk.target(), ids[0], key(1), 4).unwrap();
     assert_eq!(restore_newest(&disk.target(), key(1)).unwrap(), Some(ids[0]));
     for wrong in [None, key(2)] {
-        // `verify` names it, and so does whoever wants to read.
+        // `verify` names it, and so does a reader.
         let target = disk.target();
         let copies = Copies::new(&target, JOB, wrong.clone());
         let listed = copies.list().unwrap();
@@ -110,9 +110,9 @@ fn every_damaged_byte_is_found_and_its_packet_named() {
             let listed = copies.list().unwrap();
             let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
             assert!(!found.is_empty() || !listed.damaged.is_empty(), "{} at {offset}", entry.path);
-            // A copy that hangs on one whose record is damaged says whose that is.
+            // A copy whose base has a damaged record names that base.
             let named = entry.path.rsplit('/').next().unwrap();
-            let hangs = format!("hangs on that of {}", ids[0]);
+            let hangs = format!("builds upon that of {}", ids[0]);
             let words = found.iter().map(|found| found.error.to_string());
             let words: Vec<_> =
                 words.chain(listed.damaged.iter().map(|(_, error)| error.to_string())).collect();
@@ -204,7 +204,7 @@ fn what_a_directory_has_stays_and_the_rest_is_brought() {
     }
 }
 
-/// Whether that is what the disk said of this file.
+/// Whether this is the disk's error for this file.
 fn is_unreadable(error: &CopyError, path: &str) -> bool {
     let error = match error {
         CopyError::Storage(error) | CopyError::Store(StoreError::Storage(error)) => error,
@@ -215,7 +215,8 @@ fn is_unreadable(error: &CopyError, path: &str) -> bool {
     matches!(error, StorageError::Io { errno: crate::common::EIO, path: found, .. } if found == path)
 }
 
-// A file that is there is not taken for a missing one, whatever its disk says: neither is another copy taken in its place, nor is it written over.
+// A file that is there is not taken for a missing one, even if its disk fails: neither is another copy taken in its
+// place, nor is it written over.
 #[test]
 fn a_file_that_cannot_be_read_is_told_with_its_own_error() {
     let mut job = Job::new();
@@ -266,7 +267,7 @@ fn a_job_that_went_on_elsewhere_is_not_written_over() {
     other.copy(&disk.target(), later, None, 4).unwrap();
     let error = job.copy(&disk.target(), ids[1], None, 4).unwrap_err();
     assert_eq!(error, CopyError::Superseded { by: later });
-    // From an older life's view the later one is what counts.
+    // From an older life's view the later one counts.
     assert!(job.directory.clone().passed_over(ids[1]).unwrap().is_none());
     assert_eq!(other.directory.passed_over(ids[1]).unwrap(), Some(other.life));
     assert_eq!(other.directory.passed_over(ids[0]).unwrap(), None);
@@ -288,12 +289,12 @@ fn nothing_is_removed_while_a_record_cannot_be_read() {
     assert_eq!((written.removed, files_of_ranks(&disk)), (vec![], before + 4));
     let why = written.unremoved.expect("they stay").to_string();
     assert!(why.contains(&record) && why.contains("remove it"), "{why}");
-    // What it may need is not told as left over.
+    // Files that it may need are not reported as leftovers.
     let listed = Copies::new(&disk.target(), JOB, None).list().unwrap();
     assert_eq!((listed.damaged.len(), listed.bytes_and_leftovers().1), (1, 0));
     disk.hold().remove_file(&record).unwrap();
     let written = job.copy(&disk.target(), id, None, 1).unwrap();
-    // The newest one, and what it hangs on.
+    // The newest one, and its base.
     assert_eq!((written.unremoved, files_of_ranks(&disk)), (None, 8));
 }
 

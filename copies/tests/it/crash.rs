@@ -1,5 +1,5 @@
-//! A crash after any operation on the place of the copies, with what was not made durable lost or kept, leaves the copies that were there, each whole,
-//! or the new one besides, whole; and the next copy leaves nothing of the half one.
+//! A crash after any operation on the place of the copies, with unsynced data lost or kept, leaves the older copies,
+//! each whole, or the new one besides, whole; and the next copy removes all remains.
 
 use crate::common::{Disk, Job, Random, restore_newest};
 use copies::{Copies, CopyError, Target as _};
@@ -46,7 +46,7 @@ fn a_crash_after_any_operation_leaves_whole_copies() {
             let found = restore_newest(&disk.target(), None).unwrap().expect("two were there");
             newest[usize::from(found == job.id(3))] += 1;
             assert!(found == job.id(2) || found == job.id(3), "{found}");
-            // The next one goes on from there, whatever is left.
+            // The next one continues from any remains.
             job.copy(&disk.target(), job.id(3), None, 2).unwrap();
             expect_nothing_left(&disk);
             assert_eq!(restore_newest(&disk.target(), None).unwrap(), Some(job.id(3)));

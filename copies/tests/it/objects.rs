@@ -135,7 +135,7 @@ impl Writing for DyingWriting<'_> {
     fn finish(mut self: Box<Self>) -> Result<(), StorageError> {
         self.1.step()?;
         self.0.take().unwrap().finish()?;
-        // Done, and nobody has heard of it.
+        // Done, but the acknowledgement was lost.
         self.1.step()
     }
 }

@@ -1,4 +1,5 @@
-//! What takes long is told while it lasts, and ends at once when somebody wants the end: whoever waits tells by it a copy that is slow from one that hangs.
+//! Long operations report progress, and end at once on request: so a waiting caller can distinguish a slow copy from
+//! one that hangs.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -83,7 +84,7 @@ fn every_answer_of_the_place_is_progress() {
         job.copy_with(&place, id, None, 1, &report).unwrap();
         let steps = place.steps.into_inner().unwrap();
         assert!(steps.len() > 30, "{steps:?}");
-        // Whoever looks between two questions sees that the first one was answered.
+        // A caller that looks between two questions sees that the first one was answered.
         assert!(steps.is_sorted_by(|before, after| before < after), "{steps:?}");
     }
 }

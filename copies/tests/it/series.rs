@@ -1,5 +1,5 @@
-//! Series of copies: each hangs on another one as the rules say, and each that is kept comes back bit for bit, whatever happens to the memory of the ranks, to the place, and
-//! to those who write there.
+//! Series of copies: each builds upon another one as the rules say, and each kept one is restored bit for bit, under
+//! all faults of the ranks' memory, the place, and its writers.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -59,7 +59,7 @@ struct Job {
     directory: JobDirectory<Disk>,
     life: Life,
     memory: Memory,
-    /// What the last whole image has.
+    /// The contents of the last whole image.
     base: Option<(Base, Memory)>,
     /// The files of each generation, as they were written.
     written: BTreeMap<GenerationId, Vec<Vec<u8>>>,
@@ -197,7 +197,7 @@ impl Source for Job {
     }
 }
 
-/// What happens to the memory between two copies.
+/// Changes of memory between two copies.
 #[derive(Clone, Debug)]
 enum Change {
     /// So many pages from an address on are written.
@@ -280,7 +280,7 @@ proptest! {
             }
             past.push(job.memory.clone());
             if *special == 0 {
-                // The job has gone on from what it has in its directory.
+                // The job continued from its directory.
                 job.life = job.directory.start_life(0xbbbb, None).unwrap().life;
             }
             let id = job.checkpoint(epoch, *is_whole);
@@ -291,7 +291,7 @@ proptest! {
             prop_assert_eq!(&written.unremoved, &None);
             let copies = job.expect_all(&disk);
             prop_assert_eq!(copies.last(), Some(&written.copied));
-            // Nothing hangs on a whole copy that is too old, or that has cost less than what was written since.
+            // Nothing builds upon a whole copy that is too old, or smaller than the copies since.
             if written.copied.upon.is_none() {
                 (whole, since) = (written.new_bytes, Vec::new());
             } else {
@@ -299,7 +299,7 @@ proptest! {
                 since.push(written.new_bytes);
             }
             prop_assert!(since.len() <= whole_every as usize);
-            // As many as are to be kept, and what they need; no chain is longer than the rules say.
+            // As many as `keep` says, and their bases; no chain is longer than the rules say.
             let target = disk.target();
             let listed = Copies::new(&target, JOB, None).list().unwrap();
             let longest = listed.copies.iter().map(|copy| listed.needs(copy).unwrap().len()).max();
@@ -430,7 +430,7 @@ fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if
     }
     let blocks = |id: &GenerationId| format!("{JOB}/{}/rank-00000000.blocks", id.folder());
     let bytes = disk.hold().length(&blocks(&ids[0])).unwrap();
-    // In a block; then in the index, without which nobody knows what to compare with.
+    // In a block; then in the index, without which there is nothing to compare with.
     for (offset, is_whole) in [(bytes / 2, false), (bytes - 200, true)] {
         let disk = disk.twin();
         assert!(disk.hold().damage(&blocks(&ids[0]), offset, 1));
@@ -443,7 +443,7 @@ fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if
         for (found, id) in found.iter().zip(&ids) {
             let words = found.error.to_string();
             assert!(words.contains(&blocks(&ids[0])) && found.error.is_damage(), "{words}");
-            let hangs = format!("it hangs on the copy of generation {}", ids[0]);
+            let hangs = format!("it builds upon the copy of generation {}", ids[0]);
             assert_eq!(words.contains(&hangs), *id != ids[0], "{words}");
         }
         for copied in &listed.copies {
@@ -455,7 +455,7 @@ fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if
         assert_eq!(copied.upon.is_none(), is_whole);
         let back = job.expect_back(&copies, &copied);
         assert_eq!(back.is_ok(), is_whole, "{back:?}");
-        // A person removes what is damaged: then nothing hangs on it any more, and what did goes.
+        // A person removes the damaged copy: then nothing builds upon it any more, and the copies that did are removed.
         let folder = format!("{JOB}/{}/", ids[0].folder());
         for entry in target.list("").unwrap().iter().filter(|entry| entry.path.starts_with(&folder)) {
             target.remove(&entry.path).unwrap();
@@ -502,7 +502,7 @@ fn with_another_key_a_chain_begins_anew_and_the_old_one_stays_readable_with_its_
     for (id, key) in ids.iter().zip(&keys) {
         job.copy_with(&disk, *id, 9, ADAPTIVE, key.clone()).unwrap();
     }
-    // What others hang on keeps its key, whoever copies it again.
+    // A base keeps its key, even if it is copied again.
     assert_eq!(job.copy_with(&disk, ids[0], 9, ADAPTIVE, key(2)).unwrap().new_bytes, 0);
     let target = disk.target();
     let all = Copies::new(&target, JOB, None).list().unwrap().copies;
@@ -518,7 +518,7 @@ fn with_another_key_a_chain_begins_anew_and_the_old_one_stays_readable_with_its_
 #[test]
 fn a_crash_after_any_operation_leaves_every_earlier_copy_with_all_that_it_needs() {
     let (job, ids) = job_of(5);
-    // With `keep` 2 copies are removed as well: those between the newest ones and what they hang on.
+    // With `keep` 2 copies are removed as well: those between the newest ones and their bases.
     let before = |disk: &Disk| ids[..4].iter().for_each(|id| drop(job.copy(disk, *id, 2, ADAPTIVE).unwrap()));
     for operations in 0.. {
         let disk = Disk::default();

@@ -1,4 +1,4 @@
-//! What a user of the endpoint needs whose buffers are not its own, and who has no keeper: borrowed memory, claims, an
+//! Functions for a user of the endpoint with foreign buffers and without a keeper: borrowed memory, claims, an
 //! attendant, and leaving.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use transport::{
     Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
 };
 
-/// What a keeper answers about silent peers, and whom the endpoint has said that it waits for.
+/// A keeper's answers about silent peers, and whom the endpoint has said that it waits for.
 struct TestKeeper<F> {
     keeper: F,
     told: Vec<Vec<PortId>>,
@@ -193,7 +193,7 @@ fn leaving_waits_for_peers_that_live_and_gives_up_those_that_do_not() {
     assert_eq!(counters.len(), 1, "the keeper answers all the same (R12)");
 }
 
-/// R12: the last acknowledgement of all is lost, and whoever owed it has gone. Only its keeper can say so.
+/// R12: the last acknowledgement of all is lost, and the port that owed it has gone. Only its keeper can confirm it.
 #[test]
 fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
     let silence = Duration::from_millis(500);
@@ -238,7 +238,7 @@ fn a_keeper_answers_for_a_peer_whose_last_acknowledgement_is_lost() {
     }
 }
 
-/// Who answers for peers may have to wait until this very port has been frozen for a cut.
+/// A keeper that answers for peers may have to wait until this very port has been frozen for a cut.
 #[test]
 fn a_port_that_leaves_is_free_while_its_keeper_is_asked() {
     let (a, b, link) = pair();

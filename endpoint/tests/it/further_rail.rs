@@ -137,7 +137,7 @@ fn nothing_is_lost_or_doubled_by_many_changes_of_address() {
 #[test]
 fn a_frame_that_only_the_old_rail_takes_keeps_it() {
     let mut pair = Pair::new(false);
-    // The second one is a frame of some 5,000 bytes, which nobody takes yet.
+    // The second one is a frame of some 5,000 bytes, which no receiver takes yet.
     (0..2).for_each(|_| pair.send());
     pair.add(1400);
     let needed = pair.ends[0].endpoint.needs_rail(0);
@@ -198,7 +198,7 @@ fn there_is_room_for_so_many_rails() {
     assert_eq!(endpoint.add_rail(Box::new(open(9000))).expect("room again"), 2);
 }
 
-/// Who sleeps outside of the gate knows no rails.
+/// A sleeper outside of the gate knows no rails.
 #[test]
 fn who_sleeps_is_woken_by_the_new_rail_alone() {
     let mut pair = Pair::new(false);

@@ -1,4 +1,5 @@
-//! A rail that goes on over another driver at its address, under verified traffic (R24), and what happens when that driver is not to be had.
+//! A rail that goes on over another driver at its address, under verified traffic (R24), and the behaviour when that
+//! driver is not available.
 
 use core::cell::Cell;
 use core::task::Poll;
@@ -121,10 +122,7 @@ fn a_rail_goes_on_as_it_was_where_no_other_driver_takes_it_over() {
     pair.send();
     let refused = pair.ends[0].endpoint.hand_over(0, &mut refuse, &mut |address| open_at(address, 9000));
     let words = refused.expect_err("it cannot be opened").to_string();
-    assert!(
-        words.starts_with("rail 0 goes on as it was: cannot open the rail: binding to a queue"),
-        "{words}"
-    );
+    assert!(words.starts_with("rail 0 is unchanged: cannot open the rail: binding to a queue"), "{words}");
     pair.settle();
     let elsewhere = |_: &RawAddress| open_at(&here(), 9000);
     let refused =
@@ -236,7 +234,7 @@ fn a_rail_with_longer_frames_is_used_to_its_length() {
 #[test]
 fn a_rail_with_shorter_frames_takes_over_when_no_longer_ones_are_on_their_way() {
     let mut pair = Pair::new(false);
-    // The second one is a frame of some 5,000 bytes, which nobody takes yet.
+    // The second one is a frame of some 5,000 bytes, which no receiver takes yet.
     (0..2).for_each(|_| pair.send());
     let shorter = |pair: &Pair| {
         let mut open = |address: &RawAddress| open_at(address, 1400);
@@ -248,7 +246,7 @@ fn a_rail_with_shorter_frames_takes_over_when_no_longer_ones_are_on_their_way() 
     else {
         panic!("{refused}")
     };
-    assert!(refused.to_string().starts_with("rail 0 goes on as it was: frames of up to 5"), "{refused}");
+    assert!(refused.to_string().starts_with("rail 0 is unchanged: frames of up to 5"), "{refused}");
     pair.settle();
     shorter(&pair).expect("all has arrived");
     (0..12).for_each(|_| pair.send());
@@ -264,7 +262,7 @@ fn frames_that_another_rail_takes_keep_no_rail_from_being_shorter() {
     pair.settle();
 }
 
-/// Who sleeps outside of the gate knows no rails: what it sleeps on has to follow.
+/// A sleeper outside of the gate knows no rails: its descriptor has to follow.
 #[test]
 fn who_sleeps_on_the_descriptor_hears_of_frames_of_the_new_driver() {
     let mut pair = Pair::new(false);
@@ -287,7 +285,7 @@ fn who_sleeps_on_the_descriptor_hears_of_frames_of_the_new_driver() {
     pair.settle();
 }
 
-/// A rail that finds the way to nobody.
+/// A rail that finds no peer.
 struct Blind(Box<dyn Driver>);
 
 impl Driver for Blind {

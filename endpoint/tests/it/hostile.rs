@@ -59,7 +59,7 @@ fn counters(endpoint: &Endpoint) -> Counters {
     endpoint.with_port(|port| *port.counters())
 }
 
-/// Frames turned away, whatever the reason.
+/// Frames rejected for any reason.
 fn dropped(counters: &Counters) -> u64 {
     counters.each().filter(|(name, _)| name.starts_with("dropped")).map(|(_, count)| count).sum()
 }
@@ -69,7 +69,7 @@ fn contents(tag: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(31).to_le_bytes()[0]) ^ tag.to_le_bytes()[0]).collect()
 }
 
-/// Who sits between two ends: hears all that `a` says to `b`, and passes it on.
+/// An attacker between two ends: receives all frames from `a` to `b`, and passes them on.
 struct Conversation {
     a: Endpoint,
     b: Endpoint,
@@ -95,7 +95,7 @@ impl Conversation {
         Conversation { a, b, tap, to_b, heard: Vec::new(), link, next_tag }
     }
 
-    /// Passes on what `a` has said.
+    /// Passes on the frames of `a`.
     fn pass_on(&mut self) {
         let mut frame = [0; 65_536];
         while let Ok(bytes) = self.tap.recv(&mut frame) {
@@ -245,7 +245,7 @@ fn damaged_frames_are_dropped_and_counted() {
     assert!(each.iter().all(|count| *count > 0), "{each:?}");
 }
 
-/// What somebody else's port would say to `b`.
+/// Frames of a foreign port to `b`.
 fn frames_of(job: JobId, key: &JobKey, life: Life) -> Vec<Vec<u8>> {
     let (a, b) = (open(0, job, key, life, here()), open(1, job, key, life, here()));
     let mut talk = Conversation::between(a, b, 0);
@@ -273,7 +273,7 @@ fn frames_of_another_job_key_or_life_are_dropped_and_counted() {
     each(&mut talk, frames_of(JOB, &KEY, same_counter), |counters| counters.dropped_life);
     let later = Life { counter: 2, nonce: 78 };
     each(&mut talk, frames_of(JOB, &other_key, later), |counters| counters.dropped_life);
-    // A true frame of a later life has no effect but that the keeper hears of it, once.
+    // A true frame of a later life has no effect except one notice to the keeper.
     let mut reported = 0;
     for frame in frames_of(JOB, &KEY, later) {
         let before = counters(&talk.b);
@@ -329,7 +329,7 @@ fn true_frames_sent_again_have_no_effect() {
     let all = talk.heard.clone();
     replay(&mut talk, &same, &all);
     talk.talk();
-    // To its own sender: it comes from nobody that the sender knows.
+    // To its own sender: it comes from no peer that the sender knows.
     let to_a = address_of(&talk.a);
     let before = counters(&talk.a);
     for frame in &all {
@@ -355,7 +355,7 @@ fn true_frames_sent_again_are_no_sign_of_life() {
     let back = talk.b.connect(id(0), &talk.a.addresses()).expect("reachable");
     let outgoing = Outgoing { space: Space(0), tag: 1 << 20, data: 0, context: 0, silent: false };
     talk.b.send(back, outgoing, SendBuffer::Copied(b"is anybody there?")).expect("room");
-    // Nobody polls `a`.
+    // `a` is not polled.
     poll_until(&talk.b, "silence is reported", |completion| match completion {
         Completion::Report(Event::PeerSilent { peer, .. }) => peer == id(0),
         other => panic!("{other:?}"),
@@ -459,7 +459,7 @@ fn both_until_done(a: &Endpoint, b: &Endpoint) {
     assert_eq!((sent, received), (1, 1));
 }
 
-/// R22: where nobody listens the kernel says ECONNREFUSED. The peer may yet come up there.
+/// R22: without a listener the kernel reports ECONNREFUSED. The peer may yet come up there.
 #[test]
 fn an_address_that_refuses_is_silence_and_kills_nothing() {
     let nobody = UdpSocket::bind(here()).expect("a socket");

@@ -86,7 +86,8 @@ fn messages_survive_new_lives_in_place() {
         }
         settle(&mut ends, LIMIT, &format!("life {life}"));
     }
-    // Who had gone to sleep on a descriptor before all this is woken by the newest rails, unless the helper is there first.
+    // A thread that slept on a descriptor before all this is woken by the newest rails, unless the helper is there
+    // first.
     while a.poll().is_some() || b.poll().is_some() {}
     let link = ends[1].link;
     let mut woken = false;

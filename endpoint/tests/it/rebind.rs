@@ -68,7 +68,7 @@ fn config() -> PortConfig {
     PortConfig::new(JobId(5).tag())
 }
 
-/// No helper: nothing happens but what the test does.
+/// No helper: only the test acts.
 fn by_hand() -> EndpointConfig {
     EndpointConfig { helper: false, ..EndpointConfig::default() }
 }
@@ -78,7 +78,7 @@ fn fresh(rank: u32, rails: Vec<Box<dyn Driver>>) -> Endpoint {
     Endpoint::open(port, rails, by_hand()).expect("an endpoint")
 }
 
-/// Two ends and what their program has seen.
+/// Two ends and their program's observations.
 struct Pair {
     ends: [Endpoint; 2],
     links: [LinkIndex; 2],
@@ -125,7 +125,7 @@ impl Pair {
                 self.received += 1;
             }
             Completion::Received { tag: 2, .. } => {
-                // A payload that is pulled may take longer than what is copied behind it.
+                // A pulled payload may take longer than copied messages behind it.
                 let copied = self.payload.len() <= self.ends[0].copied_bytes_max();
                 assert!(self.received == 1 || !copied, "in order");
                 self.behind += 1;
@@ -162,7 +162,7 @@ impl Pair {
         self.ends.iter().all(|end| end.with_port(Port::is_settled))
     }
 
-    /// Cuts both ends: sections, and what was in which state.
+    /// Cuts both ends: sections, and a census of states.
     fn cut(&mut self) -> [(Vec<u8>, Census); 2] {
         [0, 1].map(|end| {
             let endpoint = self.ends[end].clone();
@@ -183,7 +183,7 @@ impl Pair {
 fn bring_about(state: u32, before: Kind, bytes: usize) -> Pair {
     let mut switches: Vec<FaultSwitch> = Vec::new();
     let mut rank = 0;
-    // A payload that is pulled is never received and not acknowledged: its sender is told by a numbered frame.
+    // A payload that is pulled is never received and not acknowledged: its sender is informed by a numbered frame.
     let before = if state == 4 && before == Kind::Shm { Kind::ShmInFrames } else { before };
     let ends = before.rails().map(|rail| {
         let rail = FaultDriver::new(rail, Faults::NONE);

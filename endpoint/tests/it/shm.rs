@@ -88,7 +88,7 @@ fn receive(endpoint: &Endpoint, i: u64) {
     }
 }
 
-/// Sends through freezes of both ends, which come between the pieces of what is pulled, and wait for nobody.
+/// Sends through freezes of both ends, which come between the pieces of a pulled payload, and wait for no peer.
 fn under_freezes(auth: AuthLevel, pull: bool) {
     const MESSAGES: u64 = 150;
     let (a, b) = (open(0, auth, vec![shm(pull)], true), open(1, auth, vec![shm(pull)], true));
@@ -132,7 +132,7 @@ fn bulk_that_is_pulled_arrives_under_freezes() {
     under_freezes(AuthLevel::Header, true);
 }
 
-/// R24: peers meet in shared memory where both have it, in whatever order their rails are, and over UDP otherwise.
+/// R24: peers meet in shared memory where both have it, in any order of their rails, and over UDP otherwise.
 #[test]
 fn peers_find_the_rail_that_they_share() {
     let a = open(0, AuthLevel::Full, vec![udp(), shm(true)], true);
@@ -195,7 +195,7 @@ fn a_peer_without_its_segment_is_reached_over_udp() {
     let gone = ShmDriver::open(&ShmConfig::default()).expect("memory and /proc").local_address();
     let to_b = a.connect(PortId::of_rank(Rank(1), 0), &[gone, b.addresses()[0]]).expect("reachable");
     let _ = link(&b, 0, &a);
-    // The rail as a whole works: it hears of another peer all the time.
+    // The rail as a whole works: it receives from another peer all the time.
     let c = open(2, AuthLevel::Header, vec![shm(true)], true);
     let (to_c, _) = (link(&a, 2, &c), link(&c, 0, &a));
     let reached = AtomicBool::new(false);

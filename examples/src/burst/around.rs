@@ -8,8 +8,8 @@ use crate::communicator::{Communicator, Fault, Region, State, Tag};
 /// Region of the bursts, besides those of the program.
 const REGION: u32 = 0xb0b0;
 
-/// A communicator that sends a burst from every rank to every other one just before each point and receives it just after:
-/// whatever the program does, whole bursts are on their way when it is saved.
+/// A communicator that sends a burst from every rank to every other one just before each point and receives it just
+/// after: whole bursts are in flight whenever the program is saved.
 pub struct Bursting<'a> {
     inner: &'a mut dyn Communicator,
     config: BurstConfig,

@@ -1,8 +1,8 @@
 //! The burst test: every rank sends bursts of asynchronous messages, back to back, to every other rank.
 //!
 //! A burst is received only after the next point, so at each point whole bursts are on their way from every rank to
-//! every other one: the hardest moment to save a job at. Each message says who sent it to whom, which one it is, and
-//! what it holds, so the receiver can tell a lost, doubled, overtaken, misrouted or damaged one.
+//! every other one: the hardest moment to save a job at. Each message names its sender, receiver, number and contents,
+//! so the receiver can recognise a lost, doubled, overtaken, misrouted or damaged one.
 
 pub mod around;
 pub mod message;
@@ -41,9 +41,9 @@ impl Default for BurstConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Progress {
-    /// Messages of a burst: tells a restart with another number.
+    /// Messages of a burst: detects a restart with another number.
     pub messages: u64,
-    /// Bytes of a message: tells a restart with another size.
+    /// Bytes of a message: detects a restart with another size.
     pub bytes: u64,
     /// Bursts received from every peer.
     pub rounds_done: u64,

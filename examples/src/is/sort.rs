@@ -67,7 +67,7 @@ impl Ranked {
 /// every key to its new owner. Nothing has been received when this returns, except the counts.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The communicator's error.
 pub fn send_keys(
     world: &mut dyn Communicator,
     class: Class,

@@ -21,9 +21,9 @@ pub mod stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Progress {
-    /// Keys of the class: tells a restart with another class.
+    /// Keys of the class: detects a restart with another class.
     pub keys: u64,
-    /// Iterations of a round: tells a restart with another number.
+    /// Iterations of a round: detects a restart with another number.
     pub iterations: u64,
     /// Rounds finished.
     pub rounds_done: u64,
@@ -110,7 +110,7 @@ impl IsState {
         }
     }
 
-    /// Tells whether a restored state belongs to a run with these arguments.
+    /// Whether a restored state belongs to a run with these arguments.
     ///
     /// # Errors
     /// [`ExampleError::OtherRun`].

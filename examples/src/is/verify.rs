@@ -26,7 +26,7 @@ pub fn partial(class: Class, state: &IsState, ranked: &Ranked, iteration: u32) -
 /// ascends inside of each rank and from each rank to the next, and whether no key is missing.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The communicator's error.
 pub fn full(world: &mut dyn Communicator, class: Class, ranked: Ranked) -> Result<bool, ExampleError> {
     let Ranked { first_key, keys_before: _, mut smaller, keys } = ranked;
     let mut sorted = vec![0_u32; keys.len()];
@@ -50,8 +50,8 @@ pub fn full(world: &mut dyn Communicator, class: Class, ranked: Ranked) -> Resul
     Ok(complete && ascends && follows && none_missing)
 }
 
-/// Sends the largest key up to here to the next rank, and returns the largest one before this rank. A rank without
-/// keys passes on what it was told.
+/// Sends the largest key up to here to the next rank, and returns the largest one before this rank. A rank without keys
+/// passes on the key that it got.
 fn pass_largest_on(world: &mut dyn Communicator, largest: Option<u32>) -> Result<Option<u32>, ExampleError> {
     let (rank, size) = (world.rank(), world.size());
     let before = if rank == 0 {

@@ -1,5 +1,5 @@
-//! Two processes cut at every pair of instants of a conversation, while it goes on, then killed and started from the two
-//! images: whatever the instants, each message is received once (R2, R3, R4, R5, R6, R10).
+//! Two processes cut at every pair of instants of a conversation, while it goes on, then killed and started from the
+//! two images: for all instants, each message is received once (R2, R3, R4, R5, R6, R10).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

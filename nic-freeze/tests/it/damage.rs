@@ -141,7 +141,7 @@ fn a_section_that_differs_from_memory_is_refused_with_the_place() {
         }
         bytes[at] ^= 0x10;
     }
-    // Fields that a record does not use for what it holds, and nothing else.
+    // Fields that a record does not use, and nothing else.
     assert!(unnoticed.len() < bytes.len() / 4, "{} of {} bytes", unnoticed.len(), bytes.len());
     // `next` of the first link.
     bytes[96 + 8] ^= 1;

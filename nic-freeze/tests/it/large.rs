@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Both processes are killed and started again from what a dump says.
+    /// Both processes are killed and started again from a dump.
     fn killed_and_restarted(self, life: Life) -> World {
         let now = self.now;
         let mut node = 0;

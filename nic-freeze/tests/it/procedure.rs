@@ -1,4 +1,4 @@
-//! The procedure: what it waits for, what it never waits for, and how it rolls back.
+//! The procedure: its waits, and its rollback.
 
 use std::task::Poll;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Products of a matrix with slices, by the instructions that this processor has.
 //!
 //! Every source is read once for up to `ROWS` destinations, and destinations are read and written once for up to
-//! `SOURCES` sources, because reading memory is what costs. With more of either, the work is done in strips that stay in the cache.
+//! `SOURCES` sources, because reading memory dominates the cost. With more of either, the work is done in strips that
+//! stay in the cache.
 
 mod scalar;
 
@@ -76,7 +77,7 @@ impl Kernel {
         Kernel::available()[0]
     }
 
-    /// What it is called in reports.
+    /// Its name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {

@@ -1,4 +1,4 @@
-//! Whatever M of K + M slices are lost, they are computed from the others.
+//! Any M lost slices of K + M are computed from the others.
 
 use parity::{Code, Kernel, Matrix};
 

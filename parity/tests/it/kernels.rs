@@ -1,4 +1,4 @@
-//! Every kernel gives the oracle's bytes, whatever the lengths and places of the slices.
+//! Every kernel gives the oracle's bytes, for all lengths and places of the slices.
 
 use parity::{Kernel, Matrix};
 use proptest::prelude::*;

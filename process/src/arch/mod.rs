@@ -1,4 +1,4 @@
-//! What differs between processors: system calls, registers, signal frames, the processor's features.
+//! Differences between processors: system calls, registers, signal frames, the processor's features.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -36,7 +36,7 @@ pub(crate) fn u16_of(bytes: [u8; 2]) -> u16 {
 pub(crate) unsafe fn syscall(number: i64, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let result: isize;
-    // SAFETY: the kernel preserves all registers but rax, rcx and r11; the caller answers for what the call does.
+    // SAFETY: the kernel preserves all registers but rax, rcx and r11; the caller answers for the call's effects.
     unsafe {
         asm!(
             "syscall",
@@ -49,8 +49,8 @@ pub(crate) unsafe fn syscall(number: i64, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// Writes down the registers that a call preserves, calls `call(argument)`, and returns what that returned. Whoever
-/// later gives the noted registers to [`return_to`] returns from here once more.
+/// Records the registers that a call preserves, calls `call(argument)`, and returns its result. A later call of
+/// [`return_to`] with the recorded registers returns from here once more.
 ///
 /// # Safety
 /// `registers` has room for [`REGISTERS`] words; `call` does not unwind.
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn call_noting_registers(
 /// Returns `value` from the call of [`call_noting_registers`] that noted `registers`.
 ///
 /// # Safety
-/// The stack above the noted stack pointer is what it was then.
+/// The stack above the recorded stack pointer is unchanged.
 #[cfg(test)]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn return_to(registers: *const u64, value: u64) -> ! {
@@ -137,8 +137,8 @@ impl Frame {
         unsafe { (&raw mut (*self.0).uc_mcontext.gregs).cast::<i64>().add(index as usize) }
     }
 
-    /// If the thread was interrupted in the call `number`, which `/proc/TID/syscall` told with stack pointer and program
-    /// counter, and would return `EINTR` from it, lets it make the call again. Whether it was so.
+    /// If the thread was interrupted in the call `number`, which `/proc/TID/syscall` showed with stack pointer and
+    /// program counter, and would return `EINTR` from it, lets it make the call again. Returns whether it did.
     pub(crate) fn rewind(self, call: Call) -> bool {
         let is_it = self.is_interrupted(call);
         if is_it {
@@ -208,8 +208,8 @@ impl Frame {
         Some(Call { number, sp, pc })
     }
 
-    /// Whether the thread has just been told `id` by the kernel, or is about to send a signal to a process or thread that it has
-    /// in a register already. Read from the code where it is; what is taken for such a place wrongly does no harm.
+    /// Whether the thread has just got `id` from the kernel, or is about to send a signal to a process or thread that
+    /// it has in a register already. Read from the code where it is; a false positive does no harm.
     pub(crate) fn carries_id(self, ids: [u32; 2]) -> bool {
         // SAFETY: registers of a frame that is in place.
         let (pc, sp, result) = unsafe {
@@ -223,7 +223,7 @@ impl Frame {
         }
         match next_call(pc, Some(result)) {
             Some(libc::SYS_getpid) => {
-                // A function that asks for the process's id alone: what matters is who has called it.
+                // A function that asks for the process's id alone: its caller matters.
                 let caller = peek::<u64>(sp).ok();
                 caller.and_then(|caller| next_call(caller, None)).is_some_and(|next| SENDING.contains(&next))
             }
@@ -250,7 +250,7 @@ const SENDING: [i64; 5] = [
     libc::SYS_rt_tgsigqueueinfo,
 ];
 
-/// The first call that the code at `pc` comes to, if it is near and its number is loaded before it. `number` is what is loaded
+/// The first call that the code at `pc` comes to, if it is near and its number is loaded before it. `number` is loaded
 /// already.
 fn next_call(pc: u64, number: Option<u64>) -> Option<i64> {
     let code = peek::<[u64; 8]>(pc).ok()?.map(u64::to_le_bytes);
@@ -268,7 +268,7 @@ fn next_call(pc: u64, number: Option<u64>) -> Option<i64> {
 const ARGUMENTS: [i32; 6] =
     [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
 
-/// How a call is told for how long it may wait.
+/// How a call gets its time-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Limit {
     /// Milliseconds, as an `int`; negative: for ever.
@@ -333,9 +333,10 @@ pub(crate) struct Call {
     pub(crate) pc: u64,
 }
 
-/// Leaf, sub-leaf, register (eax, ebx, ecx, edx) and the bits of CPUID by which libraries choose code. Left out are bits for
-/// kernels (virtual machines, interrupts, page tables, monitoring, power, speculation), those that the kernel itself sets, and what no saved program
-/// uses (protection keys, shadow stacks): hypervisors hide them at their own choice.
+/// Leaf, sub-leaf, register (eax, ebx, ecx, edx) and the bits of CPUID by which libraries choose code. Left out are
+/// bits for kernels (virtual machines, interrupts, page tables, monitoring, power, speculation), those that the kernel
+/// itself sets, and features that no saved program uses (protection keys, shadow stacks): hypervisors hide them at
+/// their own choice.
 const FEATURES: [(u32, u32, usize, u32); 12] = [
     (1, 0, 2, without(&[2, 3, 4, 5, 6, 7, 8, 10, 14, 15, 17, 18, 21, 24, 31])),
     (1, 0, 3, without(&[1, 2, 3, 6, 7, 9, 12, 13, 14, 16, 17, 18, 21, 22, 27, 28, 29, 31])),
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!(registers[7] as u32 & 0x1f80, 0x1f80, "MXCSR masks exceptions");
     }
 
-    /// Whatever hypervisor is below: an image of a machine that shows them can go to one that hides them.
+    /// Under any hypervisor: an image of a machine that shows them can go to one that hides them.
     #[test]
     fn features_for_kernels_are_not_asked_for() {
         let features = features();

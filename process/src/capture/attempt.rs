@@ -77,7 +77,7 @@ pub struct Image {
     pub pages_sum: u64,
     /// Pages that were not written, because the image below has them as they are; only if [`Captured::is_delta`].
     pub unchanged: Vec<PageRun>,
-    /// What the pages hold, if [`Prepared::note_content`] was asked for.
+    /// Hashes of the pages, if [`Prepared::note_content`] was asked for.
     pub hashes: Option<Arc<Hashes>>,
 }
 
@@ -132,8 +132,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Has pages left out that the image with these hashes has as they are. Whoever looked at the process has been told of them
-    /// ([`Hashes::declare`]). Not in [`Mode::Scan`].
+    /// Has pages left out that the image with these hashes has as they are. The function that inspected the process got
+    /// them ([`Hashes::declare`]). Not in [`Mode::Scan`].
     pub fn compare_content(&mut self, with: Arc<Hashes>) {
         self.content = Content::Compared(with);
     }
@@ -207,7 +207,7 @@ impl Prepared {
     }
 }
 
-/// What failed while threads stood still. Turned into words when they go on.
+/// The failure while threads stood still. Turned into words when they go on.
 #[derive(Clone, Copy)]
 enum InStop {
     Stop(StopFault),
@@ -433,7 +433,7 @@ fn in_child(
             save::save(work, room, sum, pace, report)
         });
     if let Err(fault) = outcome {
-        save::tell(report, fault);
+        save::record_fault(report, fault);
     }
     loop {
         // SAFETY: ends this process.
@@ -441,7 +441,7 @@ fn in_child(
     }
 }
 
-/// Whether the child has every region that is to be saved.
+/// Whether the child has every region to save.
 fn all_is_there(work: &Work<'_>, maps: &mut [u8]) -> Result<(), SaveFault> {
     let fault = |address, errno| SaveFault { fault: Fault::Maps, address, errno };
     let read = sys::read_whole(c"/proc/self/maps", maps).map_err(|errno| fault(0, errno))?;
@@ -487,7 +487,7 @@ fn wait(child: u32) -> Result<i32, Errno> {
 }
 
 impl Captured {
-    /// Who writes the pages, as it came.
+    /// The mode that was used.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
@@ -532,15 +532,15 @@ impl Captured {
         answer.is_err() || about[0] != 0
     }
 
-    /// Gives the image up: whoever writes it is ended. What was written stays in the sink.
+    /// Abandons the image: its writer is ended. Written bytes stay in the sink.
     pub fn cancel(mut self) {
         if let Some(child) = self.child.take() {
             kill(child);
         }
     }
 
-    /// Writes what was copied in [`Mode::Scan`]; whoever writes in other modes has nothing to do here. Ordinary code, while the
-    /// program runs. If [`Prepared::limit`] has it wait, it says how long, and is to be called again then, with the same sum; `None`: all is written.
+    /// Writes the copies of [`Mode::Scan`]; does nothing in other modes. Ordinary code, while the program runs. If [`Prepared::limit`] has it wait,
+    /// it returns for how long, and must be called again then, with the same sum; `None`: all is written.
     pub fn write_copies(
         &mut self,
         sink: Sink<'_>,
@@ -586,7 +586,7 @@ impl Captured {
         assert!(is_written, "copies are written before");
         let status = match self.child.take() {
             None => 0,
-            // Somebody else waits for all children, ours too: what it reported is there.
+            // Other code waits for all children, ours too: the child's report is there.
             Some(child) => wait(child).unwrap_or(0),
         };
         match report.stage.load(Ordering::Acquire) {

@@ -81,7 +81,7 @@ impl Copies<'_> {
         if !is_readable {
             set_protection(pages.start, bytes as u64, Protection::READ)?;
         }
-        // SAFETY: the pages are mapped, readable, and nobody else runs; the copy is none of them.
+        // SAFETY: the pages are mapped, readable, and no other thread runs; the copy is none of them.
         unsafe { std::ptr::copy_nonoverlapping(pages.start as *const u8, copy.as_mut_ptr(), bytes) };
         let source = copy.as_ptr() as u64;
         if !is_readable {

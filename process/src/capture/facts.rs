@@ -1,4 +1,4 @@
-//! What is asked of the kernel about the process as a whole, while its threads stand still.
+//! The kernel's facts about the process as a whole, while its threads stand still.
 
 use crate::maps::number;
 use crate::state::memory::Parts;
@@ -12,7 +12,7 @@ const SIGNALS: usize = 64;
 const LIMITS: usize = 16;
 
 /// `MEMBARRIER_CMD_GET_REGISTRATIONS`, Linux 6.3.
-const BARRIERS_TOLD: usize = 1 << 9;
+const BARRIERS_QUERY: usize = 1 << 9;
 /// `MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED`, and the same with `_SYNC_CORE`.
 const BARRIERS_PRIVATE: u32 = 1 << 4 | 1 << 6;
 
@@ -52,8 +52,8 @@ impl Facts {
     /// Asks.
     pub(super) fn look(&mut self) -> Answer<()> {
         self.stat_bytes = sys::read_whole(c"/proc/self/stat", &mut self.stat)?;
-        // SAFETY: the calls write to variables of their types, or to nothing. `umask` has to be set to be read; nobody else
-        // runs who could make a file meanwhile.
+        // SAFETY: the calls write to variables of their types, or to nothing. `umask` has to be set to be read; no
+        // other thread runs that could make a file meanwhile.
         unsafe {
             for (resource, (soft, hard)) in self.limits.iter_mut().enumerate() {
                 let mut limit = [0u64; 2];
@@ -71,8 +71,8 @@ impl Facts {
             let mut subreaper = 0i32;
             sys::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper as usize)?;
             self.is_subreaper = subreaper != 0;
-            // Where it is not told, a registration that nobody uses costs next to nothing.
-            let told = sys::call(libc::SYS_membarrier, [BARRIERS_TOLD, 0, 0, 0, 0, 0]);
+            // If the kernel does not report it, an unused registration costs next to nothing.
+            let told = sys::call(libc::SYS_membarrier, [BARRIERS_QUERY, 0, 0, 0, 0, 0]);
             self.barriers = told.map_or(BARRIERS_PRIVATE, |registered| registered as u32);
             let room = self.directory.len();
             sys::call(libc::SYS_getcwd, [self.directory.as_mut_ptr() as usize, room, 0, 0, 0, 0])?;

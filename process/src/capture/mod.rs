@@ -29,7 +29,7 @@ use crate::stop::StopFault;
 use crate::sys::Errno;
 use save::{Fault, SaveFault};
 
-/// Who writes the pages, and when.
+/// How and when the pages are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Mode {
     /// A forked child, while the program runs.
@@ -50,11 +50,11 @@ pub(crate) enum Content {
     Compared(Arc<Hashes>),
 }
 
-/// What a capture is asked for.
+/// The settings of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who writes. [`Mode::Scan`] falls back to [`Mode::Fork`] where more was written than there is room for; that falls back
-    /// to [`Mode::Sync`] where the kernel refuses a fork.
+    /// How pages are written. [`Mode::Scan`] falls back to [`Mode::Fork`] if the written pages exceed the room; that
+    /// falls back to [`Mode::Sync`] where the kernel refuses a fork.
     pub mode: Mode,
     /// Room for copies in [`Mode::Scan`], bytes. It is memory in use from the look until the image is written.
     pub copy_bytes: u64,
@@ -75,7 +75,8 @@ pub struct Sink<'a> {
     pub file: BorrowedFd<'a>,
     /// Where the first page goes; a multiple of the page's length.
     pub offset: u64,
-    /// What covers them. Then tags of [`COVER_TAG_BYTES`](crate::COVER_TAG_BYTES) each are written behind the last page, and the checksum is of what is written without these.
+    /// Encrypts them. Then tags of [`COVER_TAG_BYTES`](crate::COVER_TAG_BYTES) each are written behind the last page,
+    /// and the checksum covers the written bytes without these.
     pub cover: Option<&'a dyn Cover>,
 }
 
@@ -88,12 +89,12 @@ pub enum CaptureError {
     Stop {
         /// Why.
         fault: StopFault,
-        /// What is known of the thread that did not.
+        /// Known facts about the thread that did not.
         about: String,
     },
     /// The process changed between look and stop in a way that leaves no room; the next attempt looks again.
     Grown {
-        /// What has no room.
+        /// The data without room.
         what: &'static str,
     },
     /// The kernel refused a call that is needed.
@@ -109,7 +110,7 @@ pub enum CaptureError {
     Timers(TimerError),
     /// The pages could not be gathered or written.
     Pages {
-        /// What failed.
+        /// The failed action.
         what: &'static str,
         /// Where in the process.
         address: u64,
@@ -136,7 +137,7 @@ impl fmt::Display for CaptureError {
             CaptureError::Stop { fault, about } if about.is_empty() => write!(f, "{fault}"),
             CaptureError::Stop { fault, about } => write!(f, "{fault}: {about}"),
             CaptureError::Grown { what } => {
-                write!(f, "the process has grown while it was looked at: {what}; try again")
+                write!(f, "the process grew while it was inspected: {what}; try again")
             }
             CaptureError::Call { call, errno } => write!(f, "{call}: {errno}"),
             CaptureError::Files(fault) => f.write_str(fault),

@@ -8,7 +8,7 @@ use crate::pages::Run;
 use crate::scratch::Scratch;
 use crate::sys::Answer;
 
-/// What the one who writes the pages tells, from the first page of the scratch.
+/// The report of the pages' writer, in the first page of the scratch.
 #[repr(C)]
 pub(super) struct Report {
     /// [`DONE`], [`FAILED`], or neither yet.
@@ -82,7 +82,7 @@ pub(super) struct Room {
     pub(super) buffer: &'static mut [u8],
 }
 
-/// Of what every stop fills, made before it; shared memory that is mapped may be far more than what is there.
+/// Memory that every stop fills, populated before it; mapped shared memory may be far larger than its existing pages.
 const POPULATED_BYTES: u64 = 256 << 10;
 
 const BUFFER_BYTES: u64 = 256 << 10;

@@ -13,7 +13,7 @@ use crate::pages::{Cover, InUse, Pace, Plan, Run, Runs, Saved, Scanner, Sum, Tar
 use crate::state::memory::Protection;
 use crate::sys::{self, Answer, Errno};
 
-/// What can fail, by number in a [`Report`].
+/// Failures, by number in a [`Report`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Fault {
@@ -34,7 +34,7 @@ impl Fault {
         [Fault::Maps, Fault::Scan, Fault::Missing, Fault::Unreadable, Fault::Write];
 }
 
-/// A fault, where, and what the kernel said.
+/// A fault, its place, and the kernel's error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SaveFault {
     pub(super) fault: Fault,
@@ -42,7 +42,7 @@ pub(super) struct SaveFault {
     pub(super) errno: Errno,
 }
 
-/// What is to be written, and where.
+/// The bytes to write, and their target.
 pub(super) struct Work<'a> {
     pub(super) plan: &'a Plan,
     /// `/proc/self/maps` at the cut.
@@ -103,7 +103,7 @@ pub(super) fn save(
     report.sum.store(sum.value(), Ordering::Relaxed);
     match outcome {
         Ok(()) => report.stage.store(DONE, Ordering::Release),
-        Err(fault) => tell(report, fault),
+        Err(fault) => record_fault(report, fault),
     }
     outcome
 }
@@ -130,7 +130,7 @@ pub(super) fn memory_of<T: ?Sized>(what: &T) -> Range<u64> {
     start..start + size_of_val(what) as u64
 }
 
-pub(super) fn tell(report: &Report, fault: SaveFault) {
+pub(super) fn record_fault(report: &Report, fault: SaveFault) {
     report.fault.store(fault.fault as u32, Ordering::Relaxed);
     report.errno.store(fault.errno.0.cast_unsigned(), Ordering::Relaxed);
     report.address.store(fault.address, Ordering::Relaxed);
@@ -218,7 +218,7 @@ pub(super) fn set_protection(address: u64, bytes: u64, protection: Protection) -
     ] {
         flags |= if protection.contains(set) { flag } else { 0 };
     }
-    // SAFETY: nobody else runs, and what is taken away is put back before anybody does.
+    // SAFETY: no other thread runs, and removed mappings are put back before any does.
     unsafe { sys::call(libc::SYS_mprotect, [address as usize, bytes as usize, flags as usize, 0, 0, 0]) }
         .map(drop)
 }
@@ -261,7 +261,7 @@ pub(super) fn copy_shared(
                 let Some(copy) = copies.get_mut(filled..).and_then(|rest| rest.get_mut(..bytes)) else {
                     return Err(fault(Errno(libc::ENOBUFS)));
                 };
-                // SAFETY: the pages are mapped, readable, and nobody else runs.
+                // SAFETY: the pages are mapped, readable, and no other thread runs.
                 unsafe { std::ptr::copy_nonoverlapping(run.address as *const u8, copy.as_mut_ptr(), bytes) };
                 run.source = copy.as_ptr() as u64;
                 filled += bytes;
@@ -286,8 +286,8 @@ fn is_seen(maps: &[u8], plan: &Plan, line: &Line<'_>) -> bool {
     })
 }
 
-/// The pages of shared memory that exist, whoever touched them, and those that are swapped out. `room` is for the answer
-/// of `mincore(2)`: a byte for a page.
+/// The existing pages of shared memory, also those touched by other processes, and those that are swapped out. `room`
+/// is for the answer of `mincore(2)`: a byte for a page.
 fn resident(scanner: &mut Scanner, part: Range<u64>, room: &mut [u8], found: &mut Runs<'_>) -> Answer<()> {
     const AT_ONCE: u64 = 64 << 20;
     let mut at = part.start;

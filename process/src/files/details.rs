@@ -2,12 +2,12 @@
 
 use crate::maps::number;
 
-/// What sockets are set to.
+/// The options of sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Options {
     /// `SO_TYPE`.
     pub(super) kind: i32,
-    /// `SO_SNDBUF`, as the kernel tells it: twice what was set.
+    /// `SO_SNDBUF`, as the kernel reports it: twice the value that was set.
     pub(super) send_bytes: u32,
     /// `SO_RCVBUF`, likewise.
     pub(super) receive_bytes: u32,
@@ -70,7 +70,7 @@ fn entry(line: &[u8]) -> Option<Entry> {
     let (watched, rest) = number(line.strip_prefix(b"tfd:")?.trim_ascii_start(), 10)?;
     let (events, rest) = number(after(rest, b"events:")?, 16)?;
     let (data, rest) = number(after(rest, b"data:")?, 16)?;
-    // Kernels before 4.13 do not tell.
+    // Kernels before 4.13 do not report it.
     let inode = after(rest, b"ino:").and_then(|rest| number(rest, 16)).map_or(0, |(inode, _)| inode);
     Some(Entry { number: u32::try_from(watched).ok()?, events: u32::try_from(events).ok()?, data, inode })
 }

@@ -1,9 +1,9 @@
-//! Who is at the other end of a Unix socket: `sock_diag(7)`, asked for one socket by its inode. No allocation.
+//! The process at the other end of a Unix socket: `sock_diag(7)`, asked for one socket by its inode. No allocation.
 
 use super::kernel;
 use crate::sys::{self, Errno};
 
-/// What the kernel says of a Unix socket.
+/// The kernel's facts about a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Peer {
     /// `TCP_…`: established, listening, closed.
@@ -63,7 +63,7 @@ fn ask_on(socket: i32, inode: u32) -> Result<Peer, Errno> {
     request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes()); // in every state
     request[24..28].copy_from_slice(&inode.to_ne_bytes());
     request[28..32].copy_from_slice(&SHOW.to_ne_bytes());
-    request[32..40].fill(0xff); // whatever its cookie
+    request[32..40].fill(0xff); // with any cookie
     kernel::send(socket, &request)?;
     let mut answer = [0u8; 512];
     let bytes = kernel::receive(socket, &mut answer)?;

@@ -1,11 +1,12 @@
-//! What only reading an eventfd tells.
+//! Facts that only reading an eventfd shows.
 
 use std::os::fd::RawFd;
 
 use super::kernel;
 use crate::sys::{self, Errno};
 
-/// Whether an eventfd counts down by one: kernels before 6.5 do not tell, so it is read, and gets back what that took.
+/// Whether an eventfd counts down by one: kernels before 6.5 do not report it, so it is read, and its count is put
+/// back.
 pub(super) fn is_semaphore(number: RawFd, count: u64) -> Result<bool, Errno> {
     // Two reads of a semaphore give 1 each; one that is nearly full is none.
     if count > u64::MAX - 4 {

@@ -1,4 +1,4 @@
-//! What the kernel says of every descriptor, written down without allocation: nothing is judged here.
+//! The kernel's facts about every descriptor, written down without allocation: nothing is judged here.
 //!
 //! The same code runs twice for a capture: before the stop, to see whether everything can be saved and how much room it
 //! takes, and in the stop, for the values of the cut.
@@ -12,7 +12,7 @@ use super::{details, event, kernel};
 use crate::maps::number;
 use crate::sys::{self, Answer, Errno, Text};
 
-/// What there was too little room for.
+/// The data that lacked room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
     /// Descriptors.
@@ -41,9 +41,9 @@ pub enum Fault {
     Kernel {
         /// Descriptor.
         number: RawFd,
-        /// What was asked.
+        /// The request.
         call: &'static str,
-        /// What came.
+        /// The found value.
         error: Errno,
     },
 }
@@ -70,7 +70,7 @@ pub(super) enum Kind {
     Other,
 }
 
-/// A file, whatever its name.
+/// A file, independent of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default, PartialOrd, Ord)]
 pub struct FileId {
     /// `st_dev`.
@@ -79,7 +79,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// A descriptor. What follows `shares` is told of the first descriptor of an open file description only.
+/// A descriptor. Fields after `shares` are set only for the first descriptor of an open file description.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fact {
     pub(super) number: RawFd,
@@ -103,11 +103,11 @@ pub(super) struct Fact {
     pub(super) link: Span,
     /// Its text in /proc/thread-self/fdinfo.
     pub(super) details: Span,
-    /// Of an eventfd, where the kernel does not tell.
+    /// Of an eventfd, where the kernel does not report it.
     pub(super) is_semaphore: Option<bool>,
-    /// Whether `ppoll(2)` says that nobody has the other end.
+    /// Whether `ppoll(2)` says that the other end is closed.
     pub(super) is_alone: bool,
-    /// First and number of its messages in [`Facts::messages`], or of what it watches in [`Facts::watched`].
+    /// First and number of its messages in [`Facts::messages`], or of its watched descriptors in [`Facts::watched`].
     pub(super) list: (usize, usize),
     /// Whether something else than bytes waits in a socket.
     pub(super) has_control: bool,
@@ -158,7 +158,7 @@ pub(super) struct WatchedFact {
     pub(super) number: u32,
     pub(super) events: u32,
     pub(super) data: u64,
-    /// Index of the fact that stands for its open file description; `None`: nobody here has it any more.
+    /// Index of the fact that stands for its open file description; `None`: no descriptor here refers to it any more.
     pub(super) open: Option<usize>,
 }
 
@@ -171,11 +171,12 @@ pub(super) struct Facts {
     pub(super) messages: Vec<Span>,
     pub(super) watched: Vec<WatchedFact>,
     pub(super) blob: Blob,
-    /// The calling thread's descriptors in /proc, while they are looked at: each step of the way there costs as much as what is asked.
+    /// The calling thread's descriptors in /proc, while they are looked at: each step of the path costs as much as the
+    /// query itself.
     folder: RawFd,
     /// The kernel compares open file descriptions. If not, some that look alike may be one: see `is_sure`.
     compares: bool,
-    /// Every two that look alike were told apart or known to be one.
+    /// All pairs that look alike were distinguished or known to be one.
     pub(super) is_sure: bool,
 }
 
@@ -309,7 +310,7 @@ impl Facts {
             while low < high {
                 let middle = usize::midpoint(low, high);
                 let other = self.order[middle];
-                // Most have files of their own: what is in memory tells them apart without the kernel.
+                // Most have files of their own: facts in memory distinguish them without the kernel.
                 let compared = match self.list[other].id.cmp(&self.list[index].id) {
                     Ordering::Equal => kernel::compare(self.list[other].number, number),
                     differ => Ok(Some(differ)),
@@ -628,7 +629,7 @@ impl Facts {
             match kernel::compare_watched(number, poll, entry.number, nth) {
                 Ok(Some(Ordering::Equal)) => return Some(self.list[index].shares),
                 Ok(_) => {}
-                // Nobody tells: what has the same file under the same number is taken for it.
+                // The kernel does not report it: the same file under the same number is taken for it.
                 Err(_) => {
                     return (self.list[self.list[index].shares].id.inode == entry.inode)
                         .then_some(self.list[index].shares);

@@ -1,4 +1,4 @@
-//! From what the kernel says of the descriptors to what an image holds of them, or to why it cannot.
+//! Turns the kernel's facts about descriptors into an image's records, or into refusals.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -52,7 +52,7 @@ const NETWORK_FILE_SYSTEMS: [u64; 10] = [
 ];
 
 impl Context<'_> {
-    /// Whether somebody else may write a file that this process writes.
+    /// Whether another process may write a file that this process writes.
     fn is_shared(&self, fact: &Fact, link: &[u8]) -> bool {
         fact.flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
             && (NETWORK_FILE_SYSTEMS.contains(&fact.file_system)
@@ -62,7 +62,7 @@ impl Context<'_> {
 
 type Verdict = Result<What, Refusal>;
 
-/// What an image holds.
+/// An image's contents.
 pub(super) fn judge(facts: &Facts, context: &Context<'_>) -> Result<Files, Vec<Refusal>> {
     let mut refusals = Vec::new();
     let mut files = Files::default();
@@ -396,8 +396,9 @@ impl Judge<'_> {
     }
 }
 
-/// A timer that expires after it was settled and before /proc tells of it has nothing left, and is started anew only when it is read; set to
-/// nothing it would never expire again. One that was stopped, or never started, has no expiration to tell of.
+/// A timer that expires after it was settled and before /proc is read has nothing left, and is started anew only when
+/// it is read; set to nothing it would never expire again. One that was stopped, or never started, has no expiration to
+/// report.
 fn still_running(time: IntervalTimer, ticks: u64) -> IntervalTimer {
     let has_expired = time.left_ns == 0 && ticks > 0;
     IntervalTimer { left_ns: if has_expired { time.interval_ns } else { time.left_ns }, ..time }

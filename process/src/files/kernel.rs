@@ -98,7 +98,7 @@ fn ordering(answer: usize) -> Option<std::cmp::Ordering> {
         0 => Some(std::cmp::Ordering::Equal),
         1 => Some(std::cmp::Ordering::Less),
         2 => Some(std::cmp::Ordering::Greater),
-        // Unequal, and the kernel does not tell an order.
+        // Unequal, and the kernel gives no order.
         _ => None,
     }
 }
@@ -150,7 +150,7 @@ pub(super) fn state(fd: RawFd) -> Answer<i16> {
     Ok(poll.revents)
 }
 
-/// A pipe for copies of what is in another one.
+/// A pipe for copies of another one's contents.
 pub(super) fn pipe(flags: i32) -> Answer<[RawFd; 2]> {
     let mut ends = [0 as RawFd; 2];
     // SAFETY: room for two numbers.
@@ -165,7 +165,7 @@ pub(super) fn tee(from: RawFd, into: RawFd, bytes: usize) -> Answer<usize> {
     unsafe { call(libc::SYS_tee, [argument(from), argument(into), bytes, flags, 0, 0]) }
 }
 
-/// Lets a timer count what has expired since it was read last, so that /proc tells it.
+/// Lets a timer count its expirations since it was read last, so that /proc shows them.
 pub(super) fn settle_timer(fd: RawFd) -> Answer<()> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };

@@ -1,7 +1,7 @@
-//! What a process has open: seen before the stop, read in the stop, made anew in the restored process.
+//! The open descriptors of a process: inspected before the stop, read in the stop, made anew in the restored process.
 //!
 //! [`prepare`] judges, in ordinary code, whether every descriptor can be saved. [`Prepared::look`] runs while all other
-//! threads stand still, and allocates nothing. [`Prepared::finish`] makes the section of an image of what was seen.
+//! threads stand still, and allocates nothing. [`Prepared::finish`] makes the section of an image from these facts.
 //! [`remake`] makes the descriptors anew.
 
 #![expect(clippy::host_endian_bytes, reason = "the kernel speaks in the machine's order")]
@@ -31,8 +31,8 @@ use crate::state::Files;
 use facts::{Capacity, Declaration, Facts, Kind, Known};
 use judge::Context;
 
-/// Whether the kernel tells who is at the other end of the Unix socket with this inode.
-pub(crate) fn tells_of_pair(inode: u64) -> Result<(), crate::sys::Errno> {
+/// Whether the kernel reports which process is at the other end of the Unix socket with this inode.
+pub(crate) fn reports_pair(inode: u64) -> Result<(), crate::sys::Errno> {
     diagnosis::ask(inode).map(drop)
 }
 
@@ -45,7 +45,7 @@ pub enum PrepareError {
     /// They could not be looked at.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// No memory for what is to be written down.
+    /// No memory for the records.
     #[error("no memory for the state of descriptors: {0}")]
     Memory(String),
 }
@@ -174,7 +174,8 @@ impl Prepared {
         self.facts.blob.addresses()
     }
 
-    /// What [`Prepared::look`] saw. `objects` are the files behind [`crate::state::memory::Memory::shared`], in its order.
+    /// The findings of [`Prepared::look`]. `objects` are the files behind [`crate::state::memory::Memory::shared`], in
+    /// its order.
     pub fn finish(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
         let (declared, shared, pid) = (&self.declared, &self.shared, crate::sys::process_id());
         let context = Context { declared, objects, is_before: false, pid, shared };

@@ -54,7 +54,7 @@ pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<Refusal>> {
     Ok(refusals)
 }
 
-/// Numbers and names of what a process has open.
+/// Numbers and names of a process's open descriptors.
 fn links(pid: u32) -> io::Result<Vec<(RawFd, Vec<u8>)>> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let link = |entry: std::fs::DirEntry| {
@@ -141,7 +141,7 @@ fn look(facts: &mut Facts, folder: &str, number: RawFd) -> io::Result<Fact> {
     Ok(fact)
 }
 
-/// Finds descriptors that share one open file description, if the kernel tells.
+/// Finds descriptors that share one open file description, if the kernel reports it.
 fn share(list: &mut [Fact], pid: u32) {
     for index in 1..list.len() {
         let (before, rest) = list.split_at_mut(index);
@@ -153,7 +153,7 @@ fn share(list: &mut [Fact], pid: u32) {
         };
         if let Some(first) = before.iter().find(same) {
             fact.shares = first.shares;
-            // Told by the first one.
+            // Reported by the first one.
             fact.kind = Kind::Other;
         }
     }
@@ -174,7 +174,7 @@ fn declare(list: &mut [Fact], declared: &Declared) {
     }
 }
 
-/// Pipes whose other end nobody has: only the process itself could poll them, so all others are looked through.
+/// Pipes whose other end is closed: only the process itself could poll them, so all others are looked through.
 fn find_lonely(facts: &mut Facts, pid: u32) {
     let pipes = || facts.list.iter().filter(|fact| fact.kind == Kind::Pipe);
     let links: Vec<Vec<u8>> = pipes().map(|fact| facts.blob.get(fact.link).to_vec()).collect();
@@ -219,7 +219,7 @@ mod tests {
         let open = refusals_of(child.id(), &Declared::new()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        // What whoever runs the tests has left open comes behind.
+        // Descriptors that the test runner left open come behind.
         let told: Vec<Refusal> = told.into_iter().filter(|refusal| refusal.number < 10).collect();
         let numbers: Vec<u32> = told.iter().map(|refusal| refusal.number).collect();
         assert_eq!(numbers, [8], "{told:?}");

@@ -1,4 +1,4 @@
-//! Why a descriptor cannot be saved, and what to do.
+//! The reasons why a descriptor cannot be saved, with remedies.
 
 use std::os::fd::RawFd;
 
@@ -8,9 +8,9 @@ use std::os::fd::RawFd;
 pub struct Refusal {
     /// Its number; of several that share one open file description, the lowest.
     pub number: u32,
-    /// What it leads to.
+    /// Its target.
     pub what: String,
-    /// Why not, and what to do.
+    /// The reason, with a remedy.
     pub why: &'static str,
 }
 
@@ -24,7 +24,7 @@ pub(super) mod why {
         "a Unix socket that is not connected; close it before a checkpoint, or use socketpair(2)";
     pub(in super::super) const SOCKET_OUTSIDE: &str =
         "the other end of the socket is in another process; close it before a checkpoint";
-    pub(in super::super) const PEER_UNTOLD: &str = "the kernel does not tell who has the other end of the socket (sock_diag(7) is forbidden here or not built in); close it before a checkpoint";
+    pub(in super::super) const PEER_UNTOLD: &str = "the kernel does not report which process has the other end of the socket (sock_diag(7) is forbidden here or not built in); close it before a checkpoint";
     pub(in super::super) const CONTROL: &str =
         "descriptors or credentials wait in the socket; receive them before a checkpoint";
     pub(in super::super) const PIPE_OUTSIDE: &str =
@@ -50,8 +50,7 @@ pub(super) mod why {
         "a lease or a lock of a kind that cannot be taken again; give it up before a checkpoint";
     pub(in super::super) const ASYNC: &str =
         "signal-driven input and output (O_ASYNC) cannot be restored; clear it before a checkpoint";
-    pub(in super::super) const UNTOLD: &str =
-        "the kernel does not tell its state in /proc/self/fdinfo (CONFIG_PROC_FS, CONFIG_CHECKPOINT_RESTORE)";
+    pub(in super::super) const UNTOLD: &str = "the kernel does not report its state in /proc/self/fdinfo (CONFIG_PROC_FS, CONFIG_CHECKPOINT_RESTORE)";
     pub(in super::super) const WATCHED_GONE: &str = "the watched descriptor was closed here, and only another process has it open; remove it with EPOLL_CTL_DEL";
     pub(in super::super) const UNCOMPARED: &str = "kcmp(2) is forbidden here, and two descriptors look alike: whether they share an offset cannot be known; allow kcmp(2)";
 
@@ -72,7 +71,7 @@ pub(super) mod why {
             ),
             (
                 b"anon_inode:[io_uring]",
-                "rings of io_uring(7) are shared with the kernel; tell the program to use ordinary calls",
+                "rings of io_uring(7) are shared with the kernel; make the program use ordinary calls",
             ),
             (
                 b"anon_inode:[perf_event]",

@@ -1,4 +1,4 @@
-//! Room for what is written down while threads stand still: made before, never grown then.
+//! Room for records that are written while threads stand still: made before, never grown then.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -74,7 +74,7 @@ impl Blob {
 
 impl Drop for Blob {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody else has it. An error leaves memory behind, which harms nobody.
+        // SAFETY: mapped by `new`, without another owner. An error leaks memory, which is harmless.
         let _ = unsafe { nix::sys::mman::munmap(self.memory.cast(), self.room) };
     }
 }

@@ -1,4 +1,4 @@
-//! Pages on their way into a file that nobody else can read: they are copied into a buffer, covered there, and written from there.
+//! Pages on their way into an encrypted file: they are copied into a buffer, encrypted there, and written from there.
 
 use std::sync::atomic::Ordering;
 
@@ -60,7 +60,7 @@ pub(super) fn cover_some(
     let one = |bytes: &[u8]| [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
     let offset = target.offset + progress.bytes;
     all(&mut one(taken), target.sink, offset).map_err(fault)?;
-    // Not the tags: they are few, and what is written next lies in the same page of the file.
+    // Not the tags: they are few, and the next bytes lie in the same page of the file.
     target.passed_on(offset, bytes);
     let (tags, tags_done) = (tags.get(..tags_bytes).unwrap_or(&[]), pages_done * COVER_TAG_BYTES as u64);
     all(&mut one(tags), target.sink, target.tags_at + tags_done).map_err(fault)?;

@@ -13,7 +13,7 @@ pub(crate) use write::{InUse, Progress, Target, write, write_some};
 use crate::arch::PAGE_BYTES;
 use crate::sys::{Answer, Errno};
 
-/// What the checksum of the section of pages is computed with. In the forked child: it may not allocate, nor take a lock.
+/// Computes the checksum of the section of pages. In the forked child: it may not allocate, nor take a lock.
 pub trait Sum {
     /// Adds the next bytes.
     fn update(&mut self, bytes: &[u8]);
@@ -30,7 +30,7 @@ pub trait Cover {
     fn cover(&self, page: u64, bytes: &mut [u8]) -> [u8; COVER_TAG_BYTES];
 }
 
-/// What holds the writing of pages back while the program runs. In the forked child: it may not allocate, nor take a lock.
+/// Limits the rate of writing pages while the program runs. In the forked child: it may not allocate, nor take a lock.
 pub trait Pace {
     /// How much to write at once, at most. Whole pages are written, and at least one.
     fn piece_bytes(&self) -> u64;

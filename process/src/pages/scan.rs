@@ -48,7 +48,7 @@ const IS_GUARD: u64 = 1 << 8;
 
 /// Arms what it finds: the next write to such a page makes it a written one.
 const ARMING: u64 = 1 << 0;
-/// Fails with `EPERM` where nobody watches.
+/// Fails with `EPERM` where the memory is not watched.
 const WATCHED_ONLY: u64 = 1 << 1;
 
 /// Entries of `/proc/self/pagemap`.
@@ -57,7 +57,7 @@ const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
 const ENTRY_GUARD: u64 = 1 << 58;
 
-/// Ranges that one call returns. The kernel gathers 512; asked for more, it was seen to tell of some pages twice.
+/// Ranges that one call returns. The kernel gathers 512; asked for more, it was seen to report some pages twice.
 const FOUND_MAX: usize = 256;
 
 /// Looks at the page tables of the process that made it.
@@ -95,14 +95,14 @@ impl Scanner {
         self.scan(range, without, without, IS_PRESENT | IS_SWAPPED, runs)
     }
 
-    /// Whether the kernel has the call that arms pages and tells which were written.
+    /// Whether the kernel has the call that arms pages and reports written ones.
     pub(crate) fn can_track(&self) -> bool {
         self.has_scan
     }
 
-    /// Tells the private pages of `range` that are not as their backing has them, as [`Scanner::changed`] finds them, and whether
-    /// they may have been written since they were armed. `is_anonymous`: no file lies behind any of it, so that the kernel
-    /// need not look at each page for one.
+    /// Reports the private pages of `range` that are not as their backing has them, as [`Scanner::changed`] finds them,
+    /// and whether they may have been written since they were armed. `is_anonymous`: no file lies behind any of it, so
+    /// that the kernel need not look at each page for one.
     pub(crate) fn own(
         &mut self,
         range: Range<u64>,
@@ -124,8 +124,8 @@ impl Scanner {
         })
     }
 
-    /// Arms the pages of `range` that are there; none of it may be unwatched (`EPERM`). What is not there is not armed: it would
-    /// cost page tables, and whatever comes there is written then.
+    /// Arms the pages of `range` that are there; none of it may be unwatched (`EPERM`). Missing pages are not armed:
+    /// that would cost page tables, and a page that appears there is written then.
     pub(crate) fn arm(&mut self, range: Range<u64>) -> Answer<()> {
         let scan = Scan {
             flags: ARMING | WATCHED_ONLY,
@@ -165,7 +165,7 @@ impl Scanner {
         self.walk(range, &scan, |found| runs.push(Run::in_place(found.start, found.end - found.start)))
     }
 
-    /// Tells of everything in `range` that `scan` asks for, by rising address.
+    /// Reports everything in `range` that `scan` asks for, by rising address.
     fn walk(
         &mut self,
         range: Range<u64>,
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Kernels before 6.7. The page of zeros cannot be told from another there.
+    /// Kernels before 6.7. The page of zeros cannot be distinguished from another there.
     #[test]
     fn written_pages_are_found_without_the_scan() {
         let range = touched();

@@ -1,4 +1,4 @@
-//! What of a region is in an image.
+//! The parts of a region that are in an image.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(crate) enum Saved {
     Vdso,
 }
 
-/// What was decided before the stop about what is saved.
+/// The decisions before the stop about saved regions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// Addresses that are left out, rising.

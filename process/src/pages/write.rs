@@ -15,7 +15,7 @@ const WRITE_BYTES: u64 = 4 << 20;
 /// Pieces of one write.
 const PIECES: usize = 256;
 
-/// What was being written when it failed.
+/// The data being written when it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WriteFault {
     pub(crate) errno: Errno,
@@ -65,14 +65,14 @@ impl<'a> InUse<'a> {
 pub(crate) struct Target<'a> {
     pub(crate) sink: RawFd,
     pub(crate) offset: u64,
-    /// Tells others how far it is.
+    /// Its progress, for others.
     pub(crate) written: &'a AtomicU64,
     /// What covers the pages.
     pub(crate) cover: Option<&'a dyn Cover>,
     /// Where their tags go then: behind all pages.
     pub(crate) tags_at: u64,
-    /// If writing is held back: how much is written at once. Each piece goes on to the disk then: of what stays in memory the disk would get
-    /// all at once when the file is made durable.
+    /// If writing is limited: the bytes written at once. Each piece is passed on to the disk then: otherwise the disk
+    /// would get all at once when the file is made durable.
     pub(crate) piece_bytes: Option<u64>,
 }
 
@@ -127,8 +127,8 @@ impl Progress {
     }
 }
 
-/// Writes the content of `runs`, as fast as the pace has it; if it is covered, their tags behind it. The sum is of what is written,
-/// without tags; hashes are of what the pages hold.
+/// Writes the content of `runs`, as fast as the pace has it; if it is covered, their tags behind it. The sum covers the
+/// written bytes, without tags; hashes cover the pages' plain contents.
 pub(crate) fn write(
     runs: &[Run],
     target: Target<'_>,
@@ -202,7 +202,7 @@ pub(crate) fn write_some(
     target.passed_on(offset, bytes);
     progress.bytes += bytes;
     for piece in &*pieces {
-        // SAFETY: the kernel has just read these bytes, and nobody else runs who could take them away or change them.
+        // SAFETY: the kernel has just read these bytes, and no other thread runs that could remove or change them.
         let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
         match noting.as_deref_mut() {
             None => sum.update(bytes),
@@ -285,7 +285,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Counts what it is told of: all of it, and the largest piece.
+    /// Counts reported bytes: the total, and the largest piece.
     #[derive(Default)]
     pub(in crate::pages) struct PaceRecord(pub(in crate::pages) u64, pub(in crate::pages) u64);
 

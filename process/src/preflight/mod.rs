@@ -20,7 +20,7 @@ use crate::sys::Errno;
 pub(crate) use memory::{refusals as memory_refusals, shared_files};
 pub(crate) use others::{WRITER, children_of};
 
-/// What a fork does with a region, and what it does while the image is written.
+/// A fork's treatment of a region, and the region's behaviour while the image is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ForkAdvice {
     /// As the program wants it.
@@ -29,7 +29,7 @@ pub(crate) struct ForkAdvice {
     pub(crate) give: i32,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     pub(crate) plan: Plan,
@@ -153,7 +153,7 @@ fn process() -> Vec<Refusal> {
     refusals
 }
 
-/// What is known of the thread that a stop failed for.
+/// Known facts about the thread that a stop failed for.
 pub(crate) fn describe(fault: StopFault) -> String {
     let tid = match fault {
         StopFault::Late { tid, .. } | StopFault::Signal { tid, .. } => tid,

@@ -1,4 +1,4 @@
-//! Other processes and threads: who shares memory with us, who is our child, which threads cannot be stopped.
+//! Other processes and threads: those that share memory with us, our children, and threads that cannot be stopped.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is told when a restore fails where no ordinary code runs.
+//! The message of a restore that fails where no ordinary code runs.
 
 use super::table::{ERROR_CELL_BYTES, ERRORS};
 

@@ -1,4 +1,4 @@
-//! Whether an image fits the machine that it is to be restored on.
+//! Whether an image fits the machine of its restore.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -68,7 +68,7 @@ pub enum Mismatch {
     File {
         /// Where it was.
         path: PathBuf,
-        /// What is different.
+        /// The difference.
         how: String,
     },
 }

@@ -27,7 +27,7 @@ pub(super) const HEADER: [u32; 2] = [0x2008_0522, 0];
 /// Effective, permitted, inheritable; twice, for 64 bits: `struct __user_cap_data_struct`.
 pub(super) type Rights = [u32; 6];
 
-/// Whether all ids of the image can be had here, as far as that is known before anything is taken away.
+/// Whether all ids of the image are available here, as far as that is known before anything is removed.
 pub(super) fn check(state: &ProcessState, ids: Ids) -> Result<(), RestoreError> {
     if ids == Ids::New {
         return Ok(());

@@ -66,7 +66,7 @@ pub enum RestoreError {
     Mismatch(#[from] Mismatch),
     /// A library has started threads, whose memory would be taken away.
     #[error(
-        "{others} other threads run already, a restore needs to come before them: a library of the program started them when it was loaded"
+        "{others} other threads run already, but a restore must begin before them: a library of the program started them when it was loaded"
     )]
     Threads {
         /// How many.
@@ -81,7 +81,7 @@ pub enum RestoreError {
     /// No address range is free in both processes.
     #[error("the image's address space leaves no gap of {bytes} bytes that is free here, too")]
     NoRoom {
-        /// What is needed.
+        /// The needed amount.
         bytes: u64,
     },
     /// The state contradicts itself.
@@ -92,7 +92,7 @@ pub enum RestoreError {
     },
     /// The process was started under another id than it is to keep.
     #[error(
-        "the image is of process {image}, whose id is to be kept, and this process is {here}; restore it with new ids"
+        "the image is of process {image} and must keep its id, but this process is {here}; restore it with new ids"
     )]
     Id {
         /// This process's.
@@ -100,9 +100,9 @@ pub enum RestoreError {
         /// The image's.
         image: u32,
     },
-    /// An id that is to be kept is beyond what this machine gives.
+    /// An id to keep is beyond this machine's highest.
     #[error(
-        "the image has a thread with the id {highest}, which is to be kept, and this machine's ids end at {limit}: sysctl -w kernel.pid_max={}, or restore it with new ids",
+        "the image has a thread with the id {highest}, which must be kept, but this machine's ids end at {limit}: sysctl -w kernel.pid_max={}, or restore it with new ids",
         highest.saturating_add(1)
     )]
     IdsEnd {
@@ -114,9 +114,9 @@ pub enum RestoreError {
     /// Something that the kernel refused.
     #[error("cannot {what}: {error}")]
     Call {
-        /// What was to be done.
+        /// The action that failed.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -135,7 +135,7 @@ pub struct Pages<'a> {
     pub offset: u64,
     /// The image below, if the capture left out what that one has ([`crate::capture::Mode::Scan`]).
     pub base_pages: Option<BasePages<'a>>,
-    /// The files are memory of nobody else: what has been read of them is freed.
+    /// The files are memory without other users: pages are freed after they are read.
     pub are_freed: bool,
 }
 
@@ -152,8 +152,9 @@ pub struct BasePages<'a> {
     pub unchanged: &'a [PageRun],
 }
 
-/// Becomes the process of an image. `handed_in` are descriptors by the name that the image knows them by. Comes back only if
-/// it failed before anything was taken away; what fails later is told on standard error, and the process ends with [`EXIT_FAILED`].
+/// Becomes the process of an image. `handed_in` are descriptors by the name that the image knows them by. Comes back
+/// only if it failed before anything was removed; later failures are reported on standard error, and the process ends
+/// with [`EXIT_FAILED`].
 pub fn restore(
     state: &ProcessState,
     files: &Files,
@@ -234,7 +235,7 @@ fn populates() -> bool {
 
 fn report(fd: RawFd, what: &str) {
     let text = format!("{}{what}\n", String::from_utf8_lossy(failure_message::OPENING));
-    // SAFETY: the kernel reads the text. Where it cannot be written there is nobody to hear it.
+    // SAFETY: the kernel reads the text. If it cannot be written, there is no reader.
     unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
 }
 

@@ -30,7 +30,7 @@ const OWNER: usize = 2;
 const LOCK_WORDS: usize = 14;
 const WRITER: usize = 6;
 
-/// What is known of the threads.
+/// Known facts about the threads.
 pub(super) trait Tids {
     /// The new id of a thread that had the id `old`.
     fn renamed(&self, old: u32) -> Option<u32>;

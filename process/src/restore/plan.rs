@@ -14,8 +14,8 @@ use super::x86_64::MAP_VDSO;
 const PIECES_MAX: usize = 1024;
 /// Bytes of one `preadv(2)`; the kernel's bound is 2 GiB.
 const READ_BYTES_MAX: u64 = 1 << 30;
-/// Memory is filled piece by piece: the kernel makes the pages of a piece at once, which costs half of what making each when it
-/// is first written does, and finds them in the cache when it writes them.
+/// Memory is filled piece by piece: the kernel makes the pages of a piece at once, which costs half as much as making
+/// each at its first write, and finds them in the cache when it writes them.
 const POPULATED_BYTES: u64 = 2 << 20;
 /// For less the additional call does not pay.
 const POPULATED_BYTES_MIN: u64 = 256 << 10;
@@ -88,8 +88,8 @@ impl Calls {
 
     /// Puts plain structures there.
     pub(super) fn put_all<T>(&mut self, entries: &[T]) -> Slice {
-        // SAFETY: any value is readable as bytes for as long as it is borrowed; all types that come here are `repr(C)` and
-        // what lies between their fields is never looked at.
+        // SAFETY: any value is readable as bytes for as long as it is borrowed; all types that come here are `repr(C)`
+        // and their padding is never read.
         let bytes = unsafe {
             std::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), std::mem::size_of_val(entries))
         };
@@ -302,7 +302,7 @@ pub(super) fn memory(calls: &mut Calls, state: &ProcessState, opened: &Opened, k
     if let Some((address, bytes)) = kernel.group {
         let what = "map the kernel's code (vdso)";
         calls.call(libc::SYS_arch_prctl, &[MAP_VDSO, address], kernel.code_bytes, what);
-        // The address is a wish to the kernel. Nothing else is mapped, so whatever is mapped there is the code.
+        // The address is a wish to the kernel. Nothing else is mapped, so any mapping there is the code.
         let what = format!("have the kernel's code (vdso) at {address:#x}");
         calls.call(libc::SYS_msync, &[address, bytes, libc::MS_ASYNC as u64], 0, what);
     }
@@ -395,7 +395,7 @@ fn map(
     let bytes = region.end - region.start;
     let arguments = [region.start, bytes, bits(protection), flags as u64, fd, from];
     calls.call(libc::SYS_mmap, &arguments, region.start, format!("map {}", named(region, state)));
-    // Before pages are read, so that they are what the program wanted them to be.
+    // Before pages are read, so that they have the kind that the program wanted.
     advise(
         calls,
         state,
@@ -528,7 +528,7 @@ fn settle(calls: &mut Calls, state: &ProcessState, region: &Region, has_pages: b
     }
 }
 
-/// What the kernel knows of the program's parts.
+/// The kernel's facts about the program's parts.
 pub(super) fn parts(calls: &mut Calls, state: &ProcessState) {
     let auxiliary = calls.put_words(&state.memory.auxiliary);
     let parts = &state.memory.parts;
@@ -550,7 +550,7 @@ pub(super) fn parts(calls: &mut Calls, state: &ProcessState) {
         auxiliary_bytes & 0xffff_ffff | 0xffff_ffff << 32,
     ]);
     let arguments = [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, map, 13 * 8];
-    let what = "tell the kernel where the program's parts are (PR_SET_MM_MAP; kernels with CONFIG_CHECKPOINT_RESTORE can)";
+    let what = "set the program's memory layout (PR_SET_MM_MAP; kernels with CONFIG_CHECKPOINT_RESTORE can)";
     calls.call(libc::SYS_prctl, &arguments, 0, what);
 }
 

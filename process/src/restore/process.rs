@@ -1,13 +1,14 @@
-//! What exec and its heirs have set, as system calls.
+//! The settings of exec and later calls, as system calls.
 
 use super::*;
 use crate::state::files::{LockKind, What};
 use crate::state::signals::IntervalTimer;
 
-/// Signals whose disposition nobody can change.
+/// Signals whose disposition cannot be changed.
 const FIXED: [usize; 2] = [libc::SIGKILL as usize, libc::SIGSTOP as usize];
 
-/// Seconds and `1 / parts_per_second` seconds of the interval and of what is left: `struct itimerval` or `itimerspec`.
+/// Seconds and `1 / parts_per_second` seconds of the interval and of the remaining time: `struct itimerval` or
+/// `itimerspec`.
 pub(super) fn seconds(time: IntervalTimer, parts_per_second: u64, part_ns: u64) -> [u64; 4] {
     let split = |ns: u64| {
         let parts = ns.div_ceil(part_ns);
@@ -60,7 +61,7 @@ pub(super) fn settings(calls: &mut Calls, state: &ProcessState) -> Result<(), Re
         if answer != 0 {
             return Err(RestoreError::Inconsistent { what: format!("a limit of resource {resource}") });
         }
-        // Nobody can raise what the launcher's own limit is.
+        // The launcher's own limit cannot be raised.
         let hard = (*hard).min(here[1]);
         let limit = calls.put_words(&[(*soft).min(hard), hard]);
         calls.call(

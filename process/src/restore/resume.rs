@@ -139,14 +139,14 @@ unsafe fn make_thread(thread: *mut ThreadEntry, table: *const Table) {
 ///
 /// # Safety
 ///
-/// All memory is restored, and nobody else uses it.
+/// All memory is restored, and nothing else uses it.
 unsafe fn mend(all: &Table, ids: &Ids<'_>) {
     // SAFETY: the table's spans are mapped and may be written; the caller's promise.
     unsafe {
         let mut memory = Memory { spans: all.written.as_slice(), mapped: all.mapped.as_slice() };
         for thread in ids.threads.iter().filter(|thread| thread.is_agent == 0) {
             let (registers, stack) = registers_of(thread.frame);
-            // `struct robust_list_head`: the entry for what is being taken is its third word.
+            // `struct robust_list_head`: the entry of the lock being taken is its third word.
             let head = (thread.robust_list as *const u64).as_ref();
             let pending = head.map_or(0, |head| *std::ptr::from_ref(head).add(2));
             let renamed = (thread.old_tid, thread.tid);
@@ -161,7 +161,7 @@ unsafe fn mend(all: &Table, ids: &Ids<'_>) {
 
 /// What a thread does for itself before it goes on.
 pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const Table) -> ! {
-    // SAFETY: entries of the table, which nobody writes any more; the addresses are those that the thread had.
+    // SAFETY: entries of the table, which is not written any more; the addresses are those that the thread had.
     unsafe {
         let (thread, all) = (&*thread, &*table);
         if thread.gs_base != 0
@@ -216,7 +216,7 @@ pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const 
     }
 }
 
-/// What the program has told `membarrier(2)` that it uses.
+/// The program's registrations with `membarrier(2)`.
 fn register_barriers(all: &Table) {
     let registered = (0..u64::BITS).map(|bit| 1u64 << bit).filter(|command| all.barriers & command != 0);
     for command in registered {
@@ -312,7 +312,7 @@ unsafe fn make_timer(timer: &TimerEntry, ids: &Ids<'_>) -> Result<(), sys::Errno
     }
 }
 
-/// What a signal tells, with the sender's new id if it was of this process.
+/// A signal's information, with the sender's new id if it was of this process.
 fn renamed(info: [u64; 16], ids: &Ids<'_>) -> [u64; 16] {
     let mut info = info;
     let [_, code, sender, ..] = &mut info;
@@ -334,7 +334,7 @@ unsafe fn send(pending: &PendingEntry, pid: u32, ids: &Ids<'_>) {
     let _ = unsafe {
         match ids.renamed(pending.tid) {
             Some(tid) => sys::call(libc::SYS_tgkill, [pid, tid as usize, signal, 0, 0, 0]),
-            None if pending.is_told != 0 => {
+            None if pending.has_info != 0 => {
                 let info = renamed(pending.info, ids);
                 let arguments = [pid, signal, info.as_ptr() as usize, 0, 0, 0];
                 sys::call(libc::SYS_rt_sigqueueinfo, arguments)
@@ -346,7 +346,7 @@ unsafe fn send(pending: &PendingEntry, pid: u32, ids: &Ids<'_>) {
 
 /// Says what is not as it was, and goes on.
 fn say(table: &Table, what: &[u8]) {
-    // Each sentence is told once, by the first that has it: they differ in length.
+    // Each sentence is reported once, by the first that has it: they differ in length.
     static TOLD: AtomicU64 = AtomicU64::new(0);
     let bit = 1u64 << (what.len() % 64);
     if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {

@@ -20,7 +20,7 @@ pub(super) fn unregister() -> io::Result<()> {
     let offset = unsafe {
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-        // A C library that is older than restartable sequences, or was told not to use them, has registered nothing.
+        // A C library that is older than restartable sequences, or has them switched off, has registered nothing.
         if size.is_null() || offset.is_null() || *size == 0 {
             return Ok(());
         }

@@ -206,7 +206,7 @@ fn kernel_here(maps_text: &[u8]) -> Option<KernelHere> {
         start = before.start;
     }
     let bytes = usize::try_from(vdso.end - vdso.start).ok()?;
-    // SAFETY: the kernel keeps these pages mapped and readable, and nobody has unmapped them.
+    // SAFETY: the kernel keeps these pages mapped and readable, and they have not been unmapped.
     let code = unsafe { std::slice::from_raw_parts(vdso.start as *const u8, bytes) }.to_vec();
     Some(KernelHere { group: Span { start, end: vdso.end }, code })
 }
@@ -271,7 +271,7 @@ fn pending(state: &ProcessState) -> Vec<PendingEntry> {
     let entry = |pending: &crate::state::signals::Pending| PendingEntry {
         tid: pending.tid.unwrap_or(0),
         signal: pending.signal.into(),
-        is_told: pending.info.is_some().into(),
+        has_info: pending.info.is_some().into(),
         info: pending.info.unwrap_or_default(),
     };
     state.signals.pending.iter().map(entry).collect()

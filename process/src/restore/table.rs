@@ -1,12 +1,12 @@
-//! What is left to do once ordinary code cannot run any more, as plain memory: the system calls of the loop, and
-//! the table that the code in the restored memory works through.
+//! The remaining work once ordinary code cannot run any more, as plain memory: the system calls of the loop, and the
+//! table that the code in the restored memory works through.
 
 use std::sync::atomic::AtomicU32;
 
 use super::ids::Rights;
 use crate::stop::PROCESSOR_WORDS;
 
-/// A system call, what it must return, and the sentence for when it does not.
+/// A system call, its required result, and the message for another result.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
@@ -73,7 +73,7 @@ pub(super) struct Table {
     pub(super) mapped: Slice,
     /// Not 0: every thread gets the id that it had.
     pub(super) keeps_ids: u64,
-    /// Not 0: [`Self::rights`] is what the threads go on with.
+    /// Not 0: [`Self::rights`] is the threads' word to continue with.
     pub(super) gives_up_right: u64,
     pub(super) rights: Rights,
 }
@@ -143,7 +143,7 @@ pub(super) struct PendingEntry {
     pub(super) tid: u32,
     pub(super) signal: u32,
     /// Whether `info` is there.
-    pub(super) is_told: u64,
+    pub(super) has_info: u64,
     /// `siginfo_t`.
     pub(super) info: [u64; 16],
 }
@@ -161,7 +161,7 @@ impl Slice {
     ///
     /// # Safety
     ///
-    /// They lie there, are of this type, and nobody writes them meanwhile.
+    /// They lie there, are of this type, and are not written meanwhile.
     pub(super) unsafe fn as_slice<'a, T>(self) -> &'a [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.address as *const T, self.entries as usize) }

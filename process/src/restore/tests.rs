@@ -18,7 +18,7 @@ const FOLDER: &str = "STILLWIRE_TEST_RESTORE";
 /// What the saved process ends with when it goes on as it should.
 const GOOD: i32 = 42;
 
-/// Filled by the saved process, read by whoever describes it.
+/// Filled by the saved process, read by the code that describes it.
 static REGISTERS: [AtomicU64; arch::REGISTERS] = [const { AtomicU64::new(0) }; arch::REGISTERS];
 static TID_ADDRESS: AtomicU64 = AtomicU64::new(0);
 static BASE: AtomicU64 = AtomicU64::new(0);

@@ -9,7 +9,7 @@
 use super::mutex;
 use super::table::Span;
 
-/// Bytes of the stack that are looked at: the frame of the C library's function, and what it calls.
+/// Bytes of the stack that are searched: the frame of the C library's function, and those below.
 const STACK_BYTES: u64 = 512;
 /// Below the stack pointer a function may keep data, too.
 const RED_ZONE_BYTES: u64 = 128;
@@ -29,7 +29,7 @@ impl Memory<'_> {
     ///
     /// # Safety
     ///
-    /// The spans are mapped, may be written, and nobody else uses them for as long as the words live.
+    /// The spans are mapped, may be written, and nothing else uses them for as long as the words live.
     unsafe fn words(&mut self, at: u64, start: u64, end: u64) -> Option<&mut [u32]> {
         let after = self.spans.partition_point(|span| span.start <= at);
         let span = self.spans.get(after.checked_sub(1)?).filter(|span| at < span.end)?;
@@ -39,7 +39,7 @@ impl Memory<'_> {
         (start % 4 == 0).then(|| unsafe { std::slice::from_raw_parts_mut(start as *mut u32, words) })
     }
 
-    /// Whether somebody may have this value to find something there.
+    /// Whether this value may be used as an address.
     fn is_address(&self, value: u64) -> bool {
         let after = self.mapped.partition_point(|span| span.start <= value);
         // The end, too: behind a function's last call, and behind an array.
@@ -64,7 +64,7 @@ impl Memory<'_> {
 ///
 /// # Safety
 ///
-/// The memory is mapped, may be written, and nobody else uses it meanwhile.
+/// The memory is mapped, may be written, and nothing else uses it meanwhile.
 pub(super) unsafe fn mend(
     memory: &mut Memory<'_>,
     registers: &mut [u64],

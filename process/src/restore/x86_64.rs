@@ -1,5 +1,5 @@
-//! What of a restore is machine code: the loop that runs a table of system calls, the creation of a thread, the last
-//! steps of a thread before it goes on, and jumps between two kernels' vdso.
+//! The machine code of a restore: the loop that runs a table of system calls, the creation of a thread, the last steps
+//! of a thread before it goes on, and jumps between two kernels' vdso.
 
 use std::arch::{asm, global_asm};
 
@@ -111,9 +111,10 @@ pub(super) unsafe fn run_loop(code: u64, program: *const Program) -> ! {
 //
 // `stillwire_clone_under_id(arguments, bytes, thread, table)` is the same by clone3(2), which asks for an id.
 //
-// `stillwire_leave_by_signal_return(table, frame)` and `stillwire_leave_to_agent(table, registers, mask, value)` wait for
-// all threads of the process and go on. Whoever comes last closes the descriptor for reports and unmaps the table and the stacks on which all came here;
-// so from the count on nothing but registers, the thread's own restored stack and one word of this library is touched.
+// `stillwire_leave_by_signal_return(table, frame)` and `stillwire_leave_to_agent(table, registers, mask, value)` wait
+// for all threads of the process and continue. The last thread closes the descriptor for reports and unmaps the table
+// and the stacks on which all came here; so from the count on nothing but registers, the thread's own restored stack
+// and one word of this library is touched.
 global_asm!(
     ".pushsection .text.stillwire_resume,\"ax\",@progbits",
     ".hidden stillwire_clone",
@@ -188,7 +189,7 @@ global_asm!(
     ".endm",
     ".globl stillwire_leave_by_signal_return",
     "stillwire_leave_by_signal_return:",
-    // A context is aligned to 16 bytes, and what is noted below it is a multiple of that.
+    // A context is aligned to 16 bytes, and the records below it are a multiple of that.
     "lea rsp, [rsi - {note_bytes}]",
     "stillwire_wait_for_all",
     "lea rdi, [rsp + {note_bytes}]",
@@ -260,7 +261,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 ///
-/// `frame` is the address of the signal's context, which nobody else uses for as long as the registers live.
+/// `frame` is the address of the signal's context, which nothing else uses for as long as the registers live.
 pub(super) unsafe fn registers_of<'a>(frame: u64) -> (&'a mut [u64], u64) {
     let context = frame as *mut libc::ucontext_t;
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! What a process has open.
+//! The open descriptors of a process.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +18,11 @@ pub struct Descriptor {
 pub struct OpenFile {
     /// `F_GETFL`: access mode and status flags.
     pub flags: u32,
-    /// What it is.
+    /// Its kind.
     pub what: What,
 }
 
-/// What a description describes, and how to make it anew.
+/// The object of a description, and how to make it anew.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum What {
     /// The launcher gives a new one, by this name (such as `stdout`, `pmi`).
@@ -57,7 +57,7 @@ pub enum What {
         is_reader: bool,
         /// `F_GETPIPE_SZ`.
         capacity: u32,
-        /// What is in it, with one of the reading ends; of a pipe of packets each, of any other one piece.
+        /// Its contents, with one of the reading ends; of a pipe of packets each, of any other one piece.
         content: Vec<Vec<u8>>,
     },
     /// An end of a pair of connected Unix sockets; both ends are in this process.
@@ -68,11 +68,11 @@ pub enum What {
         peer: u64,
         /// `SOCK_STREAM`, `SOCK_DGRAM`, `SOCK_SEQPACKET`.
         kind: i32,
-        /// What waits to be read at this end, by message; of a stream, one piece.
+        /// Messages that wait to be read at this end, by message; of a stream, one piece.
         content: Vec<Vec<u8>>,
         /// Bit 0: it receives no more; bit 1: it sends no more.
         shut: u8,
-        /// `SO_SNDBUF`, `SO_RCVBUF`, as the kernel tells them: twice what was set.
+        /// `SO_SNDBUF`, `SO_RCVBUF`, as the kernel reports them: twice the values that were set.
         buffer_bytes: (u32, u32),
         /// `SO_PASSCRED`.
         passes_credentials: bool,
@@ -88,14 +88,14 @@ pub enum What {
     },
     /// `epoll_create(2)`.
     Poll {
-        /// What it watches.
+        /// Its watched descriptors.
         watched: Vec<Watched>,
     },
     /// `timerfd_create(2)`.
     Timer {
         /// Clock.
         clock: i32,
-        /// What is left.
+        /// The rest.
         time: super::signals::IntervalTimer,
         /// Expirations that were not read.
         ticks: u64,
@@ -141,7 +141,7 @@ pub struct Regular {
     pub seals: u32,
     /// Another process had it open, or may have: what came after the cut may be another one's.
     pub is_shared: bool,
-    /// What the process has locked of it.
+    /// The process's locks on it.
     pub locks: Vec<Lock>,
 }
 
@@ -161,7 +161,7 @@ pub enum LockKind {
 pub struct Lock {
     /// How it was made.
     pub kind: LockKind,
-    /// Nobody else may have one.
+    /// No other process may have one.
     pub is_exclusive: bool,
     /// First byte.
     pub start: u64,
@@ -169,7 +169,7 @@ pub struct Lock {
     pub last: Option<u64>,
 }
 
-/// What an epoll descriptor watches.
+/// An entry of an epoll descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Watched {
     /// The number under which it was added.
@@ -178,6 +178,6 @@ pub struct Watched {
     pub open: u32,
     /// `EPOLL…`.
     pub events: u32,
-    /// What the program gets back.
+    /// The data that the program gets back.
     pub data: u64,
 }

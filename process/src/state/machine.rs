@@ -1,4 +1,4 @@
-//! What a restored process needs of the machine: the gate that an image must pass.
+//! The requirements of a restored process: the gate that an image must pass.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 bitflags! {
-    /// What may be done with a region.
+    /// The protection of a region.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
     pub struct Protection: u8 {
         /// `PROT_READ`.
@@ -65,7 +65,7 @@ as_bits!(Protection, Advice);
 /// The address space of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Memory {
-    /// What the kernel knows of the program's parts: `PR_SET_MM_MAP` of prctl(2).
+    /// The kernel's facts about the program's parts: `PR_SET_MM_MAP` of prctl(2).
     pub parts: Parts,
     /// The auxiliary vector, words.
     pub auxiliary: Vec<u64>,
@@ -106,15 +106,15 @@ pub struct Region {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// What may be done with it.
+    /// Its protection.
     pub protection: Protection,
-    /// What lies behind it.
+    /// Its backing.
     pub backing: Backing,
-    /// What else was said about it.
+    /// Other advice about it.
     pub advice: Advice,
 }
 
-/// What lies behind a region.
+/// The backing of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Backing {
     /// Private memory.
@@ -128,7 +128,7 @@ pub enum Backing {
         /// `MAP_SHARED`.
         is_shared: bool,
     },
-    /// `MAP_SHARED`, and nobody else's.
+    /// `MAP_SHARED`, and used by no other process.
     Shared {
         /// Index into [`Memory::shared`].
         object: u32,

@@ -1,4 +1,4 @@
-//! What a process is: the content of its sections in an image.
+//! The state of a process: the content of its sections in an image.
 //!
 //! Encoded with postcard (a published, stable format) behind a version that the container keeps. Decoding believes
 //! nothing: bounds, order and references are checked before anybody acts on them.
@@ -37,7 +37,7 @@ pub const VERSION: u16 = 2;
 pub struct ProcessState {
     /// Where it ran: compared before anything is restored.
     pub machine: Machine,
-    /// What it ran as.
+    /// Its program.
     pub program: Program,
     /// Its address space.
     pub memory: Memory,
@@ -49,7 +49,7 @@ pub struct ProcessState {
     pub resume: Resume,
 }
 
-/// What exec and its heirs have set.
+/// The settings of exec and later calls.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Program {
     /// Process id at the cut, for reports.
@@ -70,12 +70,12 @@ pub struct Program {
     pub huge_pages_disabled: bool,
     /// `PR_GET_CHILD_SUBREAPER`.
     pub is_subreaper: bool,
-    /// `MEMBARRIER_CMD_GET_REGISTRATIONS`; all private ones where the kernel does not tell.
+    /// `MEMBARRIER_CMD_GET_REGISTRATIONS`; all private ones where the kernel does not report them.
     pub barriers: u32,
 }
 
-/// Where the restored process goes on: a function of this crate, in the restored memory, that gets a table of what is
-/// left to do once memory lies where it was.
+/// Where the restored process goes on: a function of this crate, in the restored memory, that gets a table of the
+/// remaining work once memory is in place.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resume {
     /// Address of the function.
@@ -85,7 +85,7 @@ pub struct Resume {
 /// The descriptors of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Files {
-    /// What is open: each open file description once.
+    /// The open file descriptions, each once.
     pub open: Vec<OpenFile>,
     /// The numbers that refer to them, rising.
     pub descriptors: Vec<Descriptor>,

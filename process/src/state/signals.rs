@@ -1,8 +1,8 @@
-//! Signal dispositions, what is pending, and timers.
+//! Signal dispositions, pending signals, and timers.
 
 use serde::{Deserialize, Serialize};
 
-/// What a process does with signals, and what is on its way.
+/// A process's signal dispositions, and its pending signals.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Signals {
     /// Dispositions of signals 1 to 64; 9 and 19 as they always are.
@@ -63,6 +63,6 @@ pub struct Timer {
     pub value: u64,
     /// Thread of `SIGEV_THREAD_ID`, as at the cut.
     pub tid: u32,
-    /// What is left of it.
+    /// The rest of it.
     pub time: IntervalTimer,
 }

@@ -1,4 +1,4 @@
-//! Sections read back as they were written, and what is none is refused.
+//! Sections read back as they were written, and other bytes are refused.
 
 use super::files::{Descriptor, OpenFile, Watched, What};
 use super::machine::Machine;

@@ -9,7 +9,7 @@ pub struct Thread {
     pub tid: u32,
     /// Where it goes on.
     pub at: At,
-    /// Base of the segment that thread-local storage hangs on (FS on x86-64).
+    /// Base of the segment of thread-local storage (FS on x86-64).
     pub tls_base: u64,
     /// The other one (GS on x86-64).
     pub gs_base: u64,

@@ -1,5 +1,5 @@
-//! What a thread does when it is told to stop: note, wait, return. No allocation, no lock, no thread-local storage, no
-//! panic: it may have interrupted anything.
+//! The steps of a thread that is ordered to stop: record, wait, return. No allocation, no lock, no thread-local
+//! storage, no panic: it may have interrupted anything.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::sys::{self, Answer, Errno};
 /// through that library.
 pub(super) const SIGNAL: i32 = 33;
 
-/// Threads look this often whether whoever stopped them lives.
+/// How often threads check that their stopper lives.
 const WATCH_NS: u64 = 1_000_000_000;
 
 /// How often, in one stop. A thread that does nothing else than to signal itself is out of such a place most of the time.
@@ -49,7 +49,7 @@ pub(crate) unsafe fn action(signal: i32, new: Option<&KernelAction>) -> Answer<K
     Ok(old)
 }
 
-/// Puts the handler in place, before whatever is there. It stays: a signal that comes late must find it.
+/// Puts the handler in place, in front of the present one. It stays: a signal that comes late must find it.
 pub(crate) fn install() -> Answer<()> {
     let ours = KernelAction {
         handler: on_signal as *const () as usize,
@@ -125,7 +125,7 @@ fn rseq(tls_base: u64) -> RseqAnswer {
     RseqAnswer::Foreign
 }
 
-/// The same where the C library has none: whoever has registered one, nobody knows where.
+/// The same where the C library has none: another library may have registered one, at an unknown address.
 fn rseq_unknown() -> RseqAnswer {
     #[repr(align(32))]
     struct Area([u8; RSEQ_BYTES_MIN as usize]);
@@ -147,7 +147,7 @@ fn rseq_unknown() -> RseqAnswer {
     }
 }
 
-/// What the kernel knows of the calling thread.
+/// The kernel's facts about the calling thread.
 pub(super) fn note(frame: u64) -> Noted {
     const PR_GET_TID_ADDRESS: i32 = 40;
     let (tls_base, gs_base) = arch::segment_bases();
@@ -248,7 +248,7 @@ pub(super) fn settle(frame: Frame, call: Call, was_interrupted: bool) {
     }
 }
 
-/// Waits until the stop is over, or until whoever stopped is seen to be dead.
+/// Waits until the stop is over, or until the stopper is seen to be dead.
 fn wait(number: u32) {
     let (mut seen, mut silent_s) = (0, 0);
     while TABLE.held.load(Ordering::Acquire) == number {

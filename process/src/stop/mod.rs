@@ -1,11 +1,11 @@
 //! All threads but the calling one stand still, each in a signal handler that notes what the kernel knows of its thread.
 //!
-//! The signal is the one with which the GNU C library tells all threads about a new user id: its own functions never
-//! block it. Requests of ours carry a value by which the handler knows them; all others go on to the handler that was
+//! The signal is the one with which the GNU C library informs all threads about a new user id: its own functions never
+//! block it. Requests of ours carry a value by which the handler knows them; all others pass to the handler that was
 //! there before.
 //!
-//! No thread stands still for ever. Whoever stopped it shows by a heartbeat that it lives; if that stops, or if its thread
-//! is gone, a waiting thread ends the stop for all.
+//! No thread stands still for ever. Its stopper shows by a heartbeat that it lives; if that stops, or if its thread is
+//! gone, a waiting thread ends the stop for all.
 
 mod handler;
 mod table;
@@ -90,8 +90,8 @@ impl fmt::Display for StopFault {
 
 impl std::error::Error for StopFault {}
 
-/// Whether a capture is under way and all other threads stand still, or are about to. True also in the child that writes an
-/// image. For allocators that check that nobody allocates then.
+/// Whether a capture is under way and all other threads stand still, or are about to. True also in the child that
+/// writes an image. For allocators that check that no thread allocates then.
 #[must_use]
 pub fn threads_are_stopped() -> bool {
     TABLE.held.load(Ordering::Acquire) & 1 == 1
@@ -114,7 +114,7 @@ pub(crate) fn stop(timeout_ns: u64, patience_s: u32) -> Result<Stopped, StopFaul
     TABLE.held.store(number, Ordering::Release);
     let mut stopped = Stopped { number, slots: 0 };
     let deadline = sys::now_ns().saturating_add(timeout_ns);
-    // A thread that was not yet seen may have made another one: look until a look finds nobody new.
+    // A thread that was not yet seen may have made another one: repeat until no new thread is found.
     loop {
         let before = stopped.slots;
         stopped.signal_new()?;
@@ -140,7 +140,7 @@ impl Stopped {
     }
 
     fn end(&self) -> bool {
-        // Who has not come does not stop any more.
+        // A thread that has not arrived does not stop any more.
         for slot in self.used() {
             let _ = slot.stage.compare_exchange(
                 staged(self.number, WANTED),
@@ -160,8 +160,8 @@ impl Stopped {
             .map(|slot| (slot.tid.load(Ordering::Relaxed), slot.noted()))
     }
 
-    /// Lets every thread that was interrupted in a system call, and would see `EINTR` from it, make that call again, for what is
-    /// left of its time. How many.
+    /// Lets every thread that was interrupted in a system call, and would see `EINTR` from it, make that call again,
+    /// for the rest of its time. Returns how many.
     pub(crate) fn rewind(&self) -> u32 {
         for (slot, _) in self.frames() {
             waits::keep(slot.frame(), self.number);
@@ -174,7 +174,7 @@ impl Stopped {
             let frame = slot.frame();
             let mut seen = call.filter(|call| frame.is_interrupted(*call));
             if seen.is_none() && !*handles.get_or_insert_with(handles_signals) {
-                // It began to wait between the look at it and the signal. Nobody but us can have interrupted it.
+                // It began to wait between the look at it and the signal. Only we can have interrupted it.
                 seen = frame.interrupted_call();
                 if seen.is_some() {
                     slot.set_call(seen);
@@ -268,11 +268,11 @@ impl Stopped {
         let Some(slot) = TABLE.slots.get(index) else { return Err(StopFault::TooMany) };
         slot.tid.store(tid, Ordering::Relaxed);
         slot.passes.store(0, Ordering::Relaxed);
-        self.tell(slot, index)
+        self.request_stop(slot, index)
     }
 
-    /// Tells the thread of a slot to stop.
-    fn tell(&self, slot: &Slot, index: usize) -> Result<(), StopFault> {
+    /// Orders the thread of a slot to stop.
+    fn request_stop(&self, slot: &Slot, index: usize) -> Result<(), StopFault> {
         let tid = slot.tid.load(Ordering::Relaxed);
         slot.stage.store(staged(self.number, WANTED), Ordering::Release);
         slot.is_rewound.store(false, Ordering::Relaxed);
@@ -293,7 +293,7 @@ impl Stopped {
         let mut spins = SPINS;
         loop {
             let arrived = TABLE.arrived.load(Ordering::Acquire);
-            self.tell_again(first)?;
+            self.request_stop_again(first)?;
             let missing = self.used().iter().skip(first).find(|slot| {
                 let stage = slot.stage.load(Ordering::Acquire);
                 [WANTED, ENTERED, PASSED].into_iter().any(|coming| stage == staged(self.number, coming))
@@ -316,8 +316,8 @@ impl Stopped {
         }
     }
 
-    /// Tells those to stop that were at a place where they cannot.
-    fn tell_again(&self, first: usize) -> Result<(), StopFault> {
+    /// Repeats the order for threads that were at a place where they cannot stop.
+    fn request_stop_again(&self, first: usize) -> Result<(), StopFault> {
         let has_passed = |slot: &Slot| slot.stage.load(Ordering::Acquire) == staged(self.number, PASSED);
         if self.used().iter().skip(first).any(has_passed) {
             // A signal that came before they went on would find them at the same place.
@@ -325,7 +325,7 @@ impl Stopped {
             let _ = sys::futex_wait(&TABLE.arrived, arrived, PASSING_NS);
         }
         for (index, slot) in self.used().iter().enumerate().skip(first).filter(|(_, slot)| has_passed(slot)) {
-            self.tell(slot, index)?;
+            self.request_stop(slot, index)?;
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ const NO_CALL: i64 = -1;
 /// needed for the next stop as soon as the first thread goes on.
 ///
 /// # Safety
-/// `frame` is the address of a signal's context, on a stack that nobody uses below it.
+/// `frame` is the address of a signal's context, on a stack that is unused below it.
 pub(crate) unsafe fn note_call(frame: u64) {
     let number = TABLE.held.load(Ordering::Acquire);
     let is_it = |slot: &&Slot| {
@@ -409,7 +409,7 @@ pub(crate) unsafe extern "C" fn settle_restored(frame: u64) {
     }
 }
 
-/// What the kernel knows of the calling thread, as the others note it.
+/// The kernel's facts about the calling thread, as the others note it.
 pub(crate) fn note_self() -> Noted {
     handler::note(0)
 }
@@ -457,7 +457,7 @@ fn call_of(tid: u32) -> Option<Call> {
     let (pc, sp) = (words.next()??, words.next()??);
     let mut number = call_number.cast_signed();
     if number == libc::SYS_restart_syscall {
-        // A signal frame forgets what was to be gone on with.
+        // A signal frame does not hold the call to continue.
         number = arch::resumed(pc).unwrap_or(number);
     }
     Some(Call { number, sp, pc })
@@ -494,7 +494,7 @@ mod tests {
     static STOPS: Mutex<()> = Mutex::new(());
     const TIMEOUT_NS: u64 = 10_000_000_000;
 
-    /// A thread that counts until it is told to end.
+    /// A thread that counts until it is ordered to end.
     struct Counter {
         count: Arc<AtomicU64>,
         ends: Arc<AtomicBool>,
@@ -547,7 +547,7 @@ mod tests {
         }
     }
 
-    /// Whoever stopped them has ended, and never let them go.
+    /// Their stopper has ended, and never released them.
     #[test]
     fn threads_go_on_by_themselves_when_their_stopper_is_gone() {
         let _turn = STOPS.lock();
@@ -578,8 +578,8 @@ mod tests {
         let _turn = STOPS.lock();
         install().expect("a handler");
         let _counter = Counter::new();
-        // Tells all threads by signal 33, and waits for their answers.
-        // SAFETY: the group that the process already has.
+        // Informs all threads by signal 33, and waits for their answers. SAFETY: the group that the process already
+        // has.
         assert_eq!(unsafe { libc::setgid(libc::getgid()) }, 0);
     }
 }

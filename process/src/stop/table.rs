@@ -1,5 +1,5 @@
-//! What a stop and the handlers of its threads tell each other. It lies in the library's own memory, is never taken down,
-//! and so may be looked at by a thread that comes too late.
+//! The shared state of a stop and the handlers of its threads. It lies in the library's own memory, is never taken
+//! down, and so may be read by a thread that comes too late.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::arch::{Frame, PAGE_BYTES};
 /// Threads of one process that can be stopped.
 pub(crate) const THREADS_MAX: usize = 4096;
 
-/// What a thread notes of itself in the handler.
+/// A thread's record of itself in the handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     /// Address of its signal frame's context.
@@ -24,9 +24,9 @@ pub(crate) struct Noted {
     pub(crate) pending: u64,
     pub(crate) name: [u8; 16],
     pub(crate) parent_death_signal: u8,
-    /// Words of its set of processors; all zero: not told.
+    /// Words of its set of processors; all zero: unknown.
     pub(crate) processors: [u64; PROCESSOR_WORDS],
-    /// `struct sched_attr`; zero: not told.
+    /// `struct sched_attr`; zero: unknown.
     pub(crate) scheduling: [u64; 6],
 }
 
@@ -89,7 +89,7 @@ pub(super) const STOPPED: u32 = 3;
 pub(super) const GONE: u32 = 4;
 /// It is not waited for any more.
 pub(super) const CANCELLED: u32 = 5;
-/// It was at a place where it cannot be stopped, went on, and is to be told again.
+/// It was at a place where it cannot be stopped, continued, and the order is to be repeated.
 pub(super) const PASSED: u32 = 6;
 /// Bits of a stage.
 const STAGE_BITS: u32 = 3;
@@ -130,7 +130,7 @@ impl Slot {
 
     /// Says what its thread waits in; only the thread that stops, before its signal and while the thread stands still.
     pub(super) fn set_call(&self, call: Option<crate::arch::Call>) {
-        // SAFETY: the thread looks at it when it has been told to stop, and again when it goes on.
+        // SAFETY: the thread looks at it when it is ordered to stop, and again when it continues.
         unsafe { *self.call.get() = call }
     }
 
@@ -167,7 +167,7 @@ pub(super) struct Table {
     pub(super) heartbeat: AtomicU64,
     /// Seconds without heartbeat after which threads go on by themselves.
     pub(super) patience_s: AtomicU32,
-    /// Who stops.
+    /// The thread that stops the others.
     pub(super) agent: AtomicU32,
     /// When threads had stopped, by the clock of `sys::now_ns`.
     pub(super) stopped_ns: AtomicU64,

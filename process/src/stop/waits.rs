@@ -161,7 +161,7 @@ fn left(frame: Frame, timed: Timed) -> Option<u64> {
             let left_ms = u64::try_from(argument as i32).ok()?;
             return Some(left_ms.saturating_mul(NS_PER_MS));
         }
-        // A sleep that was ended has written what was left of it, if it was told where to.
+        // A sleep that was ended has written its remaining time, if it got an address for it.
         (Limit::Time, libc::SYS_nanosleep) if frame.argument(1) != 0 => frame.argument(1),
         (Limit::Time, libc::SYS_clock_nanosleep) if frame.argument(3) != 0 => frame.argument(3),
         (Limit::Time, _) => argument,

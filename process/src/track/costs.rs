@@ -1,4 +1,4 @@
-//! What the ways of a capture cost in this process, and which is chosen by that.
+//! The costs of the ways of a capture in this process, and the choice by them.
 
 use super::Extent;
 use crate::arch::PAGE_BYTES;
@@ -8,8 +8,8 @@ use crate::capture::{Mode, Pause};
 /// 64 MiB.
 pub const ARMED_BYTES_MIN: u64 = 32 << 20;
 
-/// A delta has at most the whole divided by this: then a new whole image is taken. If each checkpoint writes 3 % of new pages, eight deltas come
-/// on each whole image, and what is written in all is least.
+/// A delta has at most the whole divided by this: then a new whole image is taken. If each checkpoint writes 3 % of new
+/// pages, eight deltas come on each whole image, and the total of written bytes is least.
 pub const DELTA_FRACTION: u64 = 4;
 
 /// What copying a page takes that was found written, until it has been measured: 0.65 us beside other work.
@@ -18,21 +18,21 @@ const PAGE_COPY_NS: u64 = 1000;
 /// Most whole images in a row that are taken without arming, in a program that writes nearly all of its pages between checkpoints.
 const REST_MAX: u32 = 64;
 
-/// A copy of fewer pages says nothing of what a page costs.
+/// A copy of fewer pages says nothing about the cost of a page.
 const LEARNT_PAGES_MIN: u64 = 256;
 
-/// Room for what is written between look and stop, where little was written before.
+/// Room for pages written between look and stop, if few were written before.
 const COPY_ROOM_BYTES: u64 = 2 << 20;
 
 impl Extent {
-    /// Room for copies of what was written: the program goes on writing until it stands still.
+    /// Room for copies of written pages: the program continues to write until it stands still.
     #[must_use]
     pub fn copy_bytes(&self) -> u64 {
         self.written_bytes + self.written_bytes / 2 + COPY_ROOM_BYTES
     }
 }
 
-/// What the next image is.
+/// The kind of the next image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// A delta, copied in the stop.
@@ -43,7 +43,7 @@ pub enum Way {
     Whole,
 }
 
-/// What was measured in this process, and what follows from it.
+/// The measurements in this process, and the choices that follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// The last fork, ns.
@@ -60,8 +60,8 @@ impl Costs {
     /// Nothing was measured yet.
     pub const NOTHING: Costs = Costs { fork_ns: None, page_ns: PAGE_COPY_NS, misses: 0, rest: 0 };
 
-    /// A copy of what was written, if it takes a shorter pause than a fork, and is small enough to be kept beside a whole image. `always`: its
-    /// pause does not count.
+    /// A copy of written pages, if it takes a shorter pause than a fork, and is small enough to be kept beside a whole
+    /// image. `always`: its pause does not count.
     #[must_use]
     pub fn way(&self, extent: &Extent, always: bool) -> Way {
         let copy_ns = extent.scan_ns + extent.written_bytes / PAGE_BYTES * self.page_ns;
@@ -85,7 +85,7 @@ impl Costs {
         self.misses = 0;
     }
 
-    /// Whether the whole image that is to be taken is one of those without arming.
+    /// Whether the next whole image is one of those without arming.
     pub fn rests(&mut self) -> bool {
         self.rest = self.rest.saturating_sub(1);
         self.rest > 0

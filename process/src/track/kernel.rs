@@ -12,7 +12,8 @@ use crate::sys::{self, Answer, Errno};
 const USER_MODE_ONLY: usize = 1;
 /// `UFFD_API`.
 const VERSION: u64 = 0xaa;
-/// `UFFD_FEATURE_WP_UNPOPULATED`, without which the kernel tells nothing of private memory, and `UFFD_FEATURE_WP_ASYNC`.
+/// `UFFD_FEATURE_WP_UNPOPULATED`, without which the kernel reports nothing of private memory, and
+/// `UFFD_FEATURE_WP_ASYNC`.
 const FEATURES: u64 = 1 << 13 | 1 << 15;
 /// `UFFDIO_API`: `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
 const IOCTL_API: usize = 0xc018_aa3f;
@@ -37,10 +38,10 @@ pub(super) fn open() -> Answer<OwnedFd> {
     let flags = libc::O_CLOEXEC as usize | libc::O_NONBLOCK as usize | USER_MODE_ONLY;
     // SAFETY: a new descriptor.
     let number = unsafe { sys::call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) }?;
-    // SAFETY: nobody else has it.
+    // SAFETY: without another owner.
     let low = unsafe { OwnedFd::from_raw_fd(number as RawFd) };
     let duplicate = [number, libc::F_DUPFD_CLOEXEC as usize, NUMBER_MIN, 0, 0, 0];
-    // SAFETY: a new descriptor, which nobody else has.
+    // SAFETY: a new descriptor, without another owner.
     let high =
         unsafe { sys::call(libc::SYS_fcntl, duplicate).map(|number| OwnedFd::from_raw_fd(number as RawFd)) };
     let descriptor = high.unwrap_or(low);
@@ -60,33 +61,33 @@ pub(super) fn is_ours(descriptor: RawFd) -> bool {
     name.is_ok_and(|name| is_descriptor(name.as_os_str().as_encoded_bytes()))
 }
 
-/// Whether this is what `/proc` calls such a descriptor, be it a tracker's or not.
+/// Whether `/proc` gives such a descriptor this name, be it a tracker's or not.
 pub(crate) fn is_descriptor(link: &[u8]) -> bool {
     link == NAME.as_bytes()
 }
 
 /// Whether one was opened as a tracker does: no fault is handed out to anybody. `text` is its fdinfo.
 pub(crate) fn is_tracker(text: &[u8]) -> bool {
-    // Version, what was asked for, what the kernel can, as hexadecimal numbers; the highest bit says that it was asked.
+    // Version, requested and available features, as hexadecimal numbers; the highest bit says that it was asked.
     let features = |line: &str| u64::from_str_radix(line.strip_prefix("API:")?.split(':').nth(1)?, 16).ok();
     let text = String::from_utf8_lossy(text);
     text.lines().find_map(features).is_some_and(|asked| asked & !(1 << 31) == FEATURES)
 }
 
-/// Whether a written page is told from an armed one: kernels know the flags before they do what is meant here.
+/// Whether a written page is distinguished from an armed one: some kernels accept the flags without implementing them.
 pub(super) fn try_out(descriptor: RawFd) -> Answer<()> {
     let bytes = 2 * PAGE_BYTES as usize;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: new memory, where the kernel likes.
     let base =
         unsafe { sys::call(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]) }?;
-    let outcome = told_apart(descriptor, base as u64);
-    // SAFETY: our own memory, which nobody refers to.
+    let outcome = distinguishes_written(descriptor, base as u64);
+    // SAFETY: our own memory, which nothing refers to.
     let _ = unsafe { sys::call(libc::SYS_munmap, [base, bytes, 0, 0, 0, 0]) };
     if outcome? { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
 }
 
-fn told_apart(descriptor: RawFd, base: u64) -> Answer<bool> {
+fn distinguishes_written(descriptor: RawFd, base: u64) -> Answer<bool> {
     let range = base..base + 2 * PAGE_BYTES;
     let write = |page: u64| {
         // SAFETY: two pages of `try_out`'s own.

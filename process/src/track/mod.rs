@@ -1,9 +1,10 @@
 //! Which pages were written since an image was taken: `userfaultfd(2)` in its asynchronous write-protecting mode (Linux 6.7).
 //!
-//! [`Tracker::arm`] takes from pages the right to be written; the first write to each gives it back, in the kernel, and leaves a
-//! mark that `PAGEMAP_SCAN` reads. It is called *before* an image of all pages is taken: what is written between arming and
-//! the cut counts as written, and what does not is in that image as it is in memory. Everything that the kernel does not watch
-//! (memory mapped or moved since) counts as written, too. So a capture in [`crate::capture::Mode::Scan`] errs to one side only.
+//! [`Tracker::arm`] takes from pages the right to be written; the first write to each gives it back, in the kernel, and
+//! leaves a mark that `PAGEMAP_SCAN` reads. It is called *before* an image of all pages is taken: pages written between
+//! arming and the cut count as written, and all others are in that image as they are in memory. Everything that the
+//! kernel does not watch (memory mapped or moved since) counts as written, too. So a capture in
+//! [`crate::capture::Mode::Scan`] errs to one side only.
 
 mod costs;
 mod kernel;
@@ -27,7 +28,7 @@ pub(crate) use kernel::{is_descriptor, is_tracker};
 /// A region with fewer bytes of its own is not worth the calls: it counts as written.
 const REGION_BYTES_MIN: u64 = 64 << 10;
 
-/// Arming holds up whoever maps memory meanwhile: some 10 ms for a GiB of small pages. So it is done in pieces.
+/// Arming delays threads that map memory meanwhile: some 10 ms for a GiB of small pages. So it is done in pieces.
 const PIECE_BYTES: u64 = 64 << 20;
 
 /// By what name images know the descriptor.
@@ -50,7 +51,7 @@ pub enum Scope {
     Everything,
 }
 
-/// What is there, and what of it a capture in [`crate::capture::Mode::Scan`] would copy now.
+/// The existing pages, and those that a capture in [`crate::capture::Mode::Scan`] would copy now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extent {
     /// Bytes of the process's own pages.
@@ -123,7 +124,7 @@ impl Tracker {
                     extent.own_bytes += line.bytes();
                     extent.written_bytes += line.bytes();
                 }
-                // Copied whatever the mode.
+                // Copied in every mode.
                 Saved::Copied | Saved::Vdso | Saved::Not => {}
             }
         }
@@ -131,13 +132,14 @@ impl Tracker {
         Ok(extent)
     }
 
-    /// Says that the descriptor and what it watches are ours.
+    /// Declares that the descriptor and its watched memory are ours.
     pub fn declare(&self, declared: &mut Declared) {
         declared.remade.push((OWNER.to_owned(), self.descriptor.as_raw_fd()));
         declared.tracked_memory.clone_from(&self.ranges);
     }
 
-    /// For a restored process, and for one that has closed our descriptor: the number is nobody's there, or somebody else's.
+    /// For a restored process, and for one that has closed our descriptor: the number is unused there, or has another
+    /// owner.
     pub fn forget(self) {
         std::mem::forget(self.descriptor);
     }
@@ -204,7 +206,8 @@ impl Bytes {
         self.small >= ARMED_BYTES_MIN
     }
 
-    /// Whether nearly all of many bytes are huge pages: a fork copies them quickly, and what is worth while is to write few of them.
+    /// Whether nearly all of many bytes are huge pages: a fork copies them quickly, and writing few of them is worth
+    /// while.
     #[must_use]
     pub fn are_huge(&self) -> bool {
         !self.are_armed() && self.own >= ARMED_BYTES_MIN

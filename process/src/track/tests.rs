@@ -1,4 +1,4 @@
-//! What counts as written.
+//! The pages that count as written.
 
 use super::*;
 

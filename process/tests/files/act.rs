@@ -25,7 +25,7 @@ pub(crate) fn in_child(act: impl FnOnce()) {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
-        // SAFETY: what cargo left open is nobody's here.
+        // SAFETY: descriptors that cargo left open have no owner here.
         unsafe { libc::close_range(3, u32::MAX, 0) };
         let ended = catch_unwind(AssertUnwindSafe(act));
         // SAFETY: the child ends without the parent's ends.
@@ -62,7 +62,7 @@ pub(crate) fn refusals(declared: &Declared) -> Vec<(u32, String)> {
     }
 }
 
-/// Opens in one child, and looks at what became of it in another one.
+/// Opens in one child, and checks the result in another one.
 pub(crate) fn through_an_image(directory: &Path, open: impl FnOnce(), check: impl FnOnce()) {
     describe_in_child(directory, open);
     in_child(|| {

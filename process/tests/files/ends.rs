@@ -1,4 +1,4 @@
-//! Pipes, pairs of sockets, and what counts, waits and tells: eventfd, timerfd, signalfd, epoll.
+//! Pipes, pairs of sockets, and event descriptors: eventfd, timerfd, signalfd, epoll.
 
 use std::path::Path;
 

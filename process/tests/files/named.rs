@@ -1,4 +1,4 @@
-//! Files, directories, devices, what the launcher hands in.
+//! Files, directories, devices, descriptors that the launcher hands in.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn grown(directory: &Path) {
     });
 }
 
-/// The sentence with which the descriptors cannot be made anew, and what is accepted if the policy says so.
+/// The sentence with which the descriptors cannot be made anew, and their acceptance under another policy.
 fn refused(directory: &Path, expected: &str) {
     in_child(|| {
         let error = remake_here(directory, Policy::default()).expect_err("refused").to_string();
@@ -360,7 +360,7 @@ fn handed_in(directory: &Path) {
         let handed_in = standard().handed_in;
         let given = Given { handed_in: &handed_in, ..Given::default() };
         let error = remake(&files, &given).expect_err("nobody handed it in").to_string();
-        assert!(error.contains("descriptor 20: nobody handed in \"log\""), "{error}");
+        assert!(error.contains("descriptor 20: \"log\" was not handed in"), "{error}");
     });
 }
 

@@ -1,4 +1,4 @@
-//! What cannot be saved, and the sentence about it.
+//! State that cannot be saved, and the message about it.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ fn by_name(directory: &Path) {
         refused(asynchronous, &["O_ASYNC"]);
         // Not every machine lets everybody have these.
         let mut rings = [0u8; 256];
-        // SAFETY: room for what the kernel answers.
+        // SAFETY: room for the kernel's answer.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, rings.as_mut_ptr()) };
         if ring >= 0 {
             refused(i32::try_from(ring).unwrap(), &["io_uring"]);
@@ -124,7 +124,7 @@ fn by_state(directory: &Path) {
     });
 }
 
-/// A child that has what its parent had, until it is told to end.
+/// Runs `act` while a child shares its parent's resources.
 fn while_a_child_lives(act: impl FnOnce(i32)) {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };

@@ -1,4 +1,4 @@
-//! Programs are captured, again and again, and never notice; what an image holds is what the program had.
+//! Programs are captured, again and again, and never notice; an image holds the program's memory.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! Captures of what holds something else than it did, on top of an image of all pages. Nothing is asked of the kernel for this.
+//! Captures of pages with changed contents, on top of an image of all pages. Needs no support of the kernel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +53,7 @@ fn memory_that_changes_in_every_way_is_what_it_was() {
 
 /// `tests/programs/returning.c`: pages of private and shared memory, and of a region that is mapped anew each time.
 const CHANGED: u64 = 600 + 600 + 600;
-/// The program's own stack, data and libraries, and what saves it: less than each of these.
+/// The program's own stack, data and libraries, and the code that saves it: less than each of these.
 const BESIDES: u64 = 400;
 
 #[test]

@@ -22,7 +22,7 @@ fn folder(test: &str) -> Option<PathBuf> {
     folder
 }
 
-/// A program, its arguments, what it is asked, and what it says at last.
+/// A program, its arguments, its input, and its last output.
 type Kind = (String, Vec<OsString>, &'static str, &'static str);
 
 fn kinds(folder: &Path) -> Vec<Kind> {

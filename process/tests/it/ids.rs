@@ -141,7 +141,7 @@ fn another_process_and_an_id_that_is_taken_are_refused() {
         program.complaint()
     };
     let other = refused(&format!("echo 949 > /proc/sys/kernel/ns_last_pid && {PROGRAM}"));
-    assert!(other.contains("is of process 900, whose id is to be kept, and this process is 950"), "{other}");
+    assert!(other.contains("is of process 900 and must keep its id, but this process is 950"), "{other}");
     // The first of the other threads has the next id.
     let first = "echo 900 > /proc/sys/kernel/ns_last_pid && { sleep 60 <&- >&- 2>&- & }";
     let taken = refused(&format!("{first} && echo 899 > /proc/sys/kernel/ns_last_pid && {PROGRAM}"));

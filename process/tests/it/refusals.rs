@@ -1,5 +1,5 @@
-//! What cannot be saved is refused before anything is stopped, by name and with what to do; the program goes on. Descriptors have tests of
-//! their own.
+//! Resources that cannot be saved are refused before anything is stopped, by name and with a remedy; the program
+//! continues. Descriptors have tests of their own.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -59,7 +59,7 @@ fn memory_that_another_process_writes() {
     std::fs::write(&path, vec![0; 2 << 20]).expect("room");
     let file = File::options().read(true).write(true).open(&path).expect("it is there");
     let both = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, which nobody looks at.
+    // SAFETY: a new mapping, which nothing refers to.
     let at =
         unsafe { libc::mmap(std::ptr::null_mut(), 2 << 20, both, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     assert_ne!(at, libc::MAP_FAILED);
@@ -88,7 +88,7 @@ fn a_program_that_is_traced() {
     refused(program, &["a debugger or tracer is attached", "detach it"]);
 }
 
-/// An area that the C library knows nothing of, because it was told to have none.
+/// An area that the C library knows nothing of, because it was switched off.
 #[test]
 fn restartable_sequences_of_an_allocator() {
     let mut command = Command::new(compile("refused", &[]));

@@ -76,7 +76,7 @@ fn memory_of_every_kind_is_what_it_was() {
     assert_eq!(program.finish(), "all was there\n");
 }
 
-/// Whatever addresses the kernel gives the process that takes over, and whichever lives there are beside it.
+/// With any addresses that the kernel gives the new process, and any processes beside it.
 #[test]
 fn one_image_gives_many_lives() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Captures of what has changed, on top of an image of all pages.
+//! Captures of changed pages, on top of an image of all pages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,7 @@
 //! One encoding, from the order to its end.
 //!
-//! Place; tell the others what this node has; when all have told it, window by window; finish, seal. A member that fails tells the others.
+//! Place; report this node's share to the others; when all have reported, window by window; finish, seal. A member that
+//! fails informs the others.
 
 use std::time::{Duration, Instant};
 
@@ -52,10 +53,10 @@ pub(super) struct Encoding {
     from: Option<GenerationId>,
     since: Baseline,
     /// By member: which pages may have changed, as it says.
-    told: Vec<Option<Share>>,
+    reported: Vec<Option<Share>>,
     /// The same, of those whose records bear them out: nothing is made as large as a mere word says.
     shares: Vec<Option<Share>>,
-    /// What the group's first member says.
+    /// The choice of the group's first member.
     shape: Option<Shape>,
     /// As this member found them.
     conditions: Option<Conditions>,
@@ -77,8 +78,8 @@ pub(super) struct Encoding {
 }
 
 impl Encoding {
-    fn has_told(&self, member: usize) -> bool {
-        self.told[member].is_some() || self.shares[member].is_some()
+    fn has_reported(&self, member: usize) -> bool {
+        self.reported[member].is_some() || self.shares[member].is_some()
     }
 }
 
@@ -102,7 +103,7 @@ impl EncodeWorker {
             generation,
             from,
             since: self.since(),
-            told: vec![None; members],
+            reported: vec![None; members],
             shares: vec![None; members],
             shape: None,
             conditions: None,
@@ -128,14 +129,14 @@ impl EncodeWorker {
         }
     }
 
-    /// Gives up what is under way; the others and the owner are told.
+    /// Abandons the current encoding; informs the others and the owner.
     pub(super) fn fail(&mut self, error: ProtectorError) {
         let Current::Encoding(encoding) = &mut self.current else { return };
         let generation = encoding.generation;
         let windows = encoding.pipeline.as_ref().map(EncodePipeline::windows);
         let account = encoding.watch.account(Instant::now(), self.settings.group.nodes(), windows);
         self.failed = Some((generation, account));
-        // Who has given up has said so to everybody.
+        // A member that has given up has informed all others.
         if !matches!(error, ProtectorError::PeerGaveUp { .. }) {
             self.say_to_all(generation, &Body::GaveUp { reason: error.to_string() });
         }
@@ -144,10 +145,10 @@ impl EncodeWorker {
         self.events.push(failed(RequestKind::Protect, Some(generation), error));
     }
 
-    /// What is left of an encoding on its way is for nobody.
+    /// Drops remaining messages of an encoding.
     fn leave(&mut self, generation: GenerationId) {
         self.current = Current::Nothing;
-        // Whoever waits for a limit waits no longer: what comes next would wait for it.
+        // End the wait for a limit: later work would wait for it.
         self.works.iter().for_each(|work| work.end(self.attempt));
         self.attempt += 1;
         self.to_reader(reader::Job::Forget);
@@ -159,7 +160,7 @@ impl EncodeWorker {
 
     /// What another member says of an encoding, now or ahead of its time.
     pub(super) fn content(&mut self, member: usize, said: Early) {
-        let begun = self.encoding().filter(|encoding| !encoding.has_told(member));
+        let begun = self.encoding().filter(|encoding| !encoding.has_reported(member));
         let now = begun.is_some_and(|encoding| encoding.generation == said.generation());
         if now && self.is_placed() {
             return self.take_content(member, said);
@@ -206,7 +207,7 @@ impl EncodeWorker {
         if cycles > pages.div_ceil(cycle_pages) || share.iter().any(|(_, pages)| *pages > cycle_pages) {
             return self.nonsense(member, "more pages have changed than there are".to_owned());
         }
-        encoding.told[member] = Some(share);
+        encoding.reported[member] = Some(share);
         encoding.progress = Instant::now();
         encoding.jobs += 2;
         if member == 0 {
@@ -236,7 +237,7 @@ impl EncodeWorker {
             generation,
             &Body::Content { from, shape, pages, changed: share, record: content.emit() },
         );
-        // What came before.
+        // Earlier data.
         let early: Vec<usize> = self.early.keys().copied().collect();
         for member in early {
             let is_now = self.early.get(&member).is_some_and(|early| early.generation() == generation);
@@ -246,7 +247,7 @@ impl EncodeWorker {
         }
     }
 
-    /// What is known when an encoding begins: which pages may have changed, limits, and what the last encoding found.
+    /// The facts known when an encoding begins: which pages may have changed, limits, and what the last encoding found.
     #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
     fn conditions(&self, pages: u64, changed: u64) -> Conditions {
         let limits = self.settings.limits;
@@ -320,7 +321,7 @@ impl EncodeWorker {
                         pipeline.own(window, strips);
                     }
                     (Done::Checked { attempt, member }, _) if attempt == current => {
-                        encoding.shares[member] = encoding.told[member].take();
+                        encoding.shares[member] = encoding.reported[member].take();
                     }
                     (Done::Ended { attempt }, _) if attempt == current => encoding.finished[1] = true,
                     _ => {}
@@ -440,7 +441,7 @@ impl EncodeWorker {
         let (generation, begun) = (encoding.generation, encoding.since.at);
         let mut awaited = match &encoding.pipeline {
             Some(pipeline) => pipeline.waits_for(),
-            None => (0..encoding.shares.len()).filter(|member| !encoding.has_told(*member)).collect(),
+            None => (0..encoding.shares.len()).filter(|member| !encoding.has_reported(*member)).collect(),
         };
         let windows = encoding.pipeline.as_ref().map(EncodePipeline::windows);
         let what = || match windows {
@@ -453,7 +454,7 @@ impl EncodeWorker {
         awaited.retain(|member| *member != me);
         let lacks = |member: usize| {
             member != me
-                && (encoding.pipeline.is_none() && !encoding.has_told(member)
+                && (encoding.pipeline.is_none() && !encoding.has_reported(member)
                     || messenger.has_strips_from(member))
         };
         let sight = Activity {

@@ -30,7 +30,7 @@ use crate::writer::{self, Writer, failed};
 use encoding::{Early, Encoding};
 use repair::{Question, Repair};
 
-/// What waits for the encode worker.
+/// Messages that wait for the encode worker.
 pub(crate) enum Task {
     /// The owner's.
     Request(Request),
@@ -83,9 +83,9 @@ pub(crate) struct EncodeWorker {
     /// Requests whose turn has not come.
     requests: VecDeque<Request>,
     current: Current,
-    /// Number of what is under way, or was last: it rises with every encoding and every life.
+    /// Number of the current or last encoding: it rises with every encoding and every life.
     attempt: u64,
-    /// What members have said of encodings that have not begun here, by member.
+    /// Members' messages about encodings that have not begun here, by member.
     early: BTreeMap<usize, Early>,
     /// Ours.
     questions: BTreeMap<u64, Question>,
@@ -198,7 +198,7 @@ impl EncodeWorker {
 
     fn end(mut self) {
         self.works.iter().for_each(|work| work.end(UNENDING));
-        // Who asks gets no answer.
+        // The question gets no answer.
         self.tasks.close();
         self.questions.clear();
         drop((self.writer, self.reader));
@@ -220,7 +220,7 @@ impl EncodeWorker {
         self.requests.push_back(request);
     }
 
-    /// A new life: what is under way ends, and what waits does not begin.
+    /// A new life: the current work ends, and waiting work does not begin.
     fn end_all(&mut self) {
         const BY: &str = "a new life has begun";
         self.works.iter().for_each(|work| work.end(self.attempt));

@@ -21,7 +21,7 @@ use crate::writer::{self, failed};
 /// A repair of this node.
 pub(super) struct Repair {
     since: Baseline,
-    /// What has ended it; the writer does not know yet.
+    /// The cause of its end; the writer does not know yet.
     ended: Option<&'static str>,
 }
 
@@ -75,7 +75,7 @@ impl EncodeWorker {
         };
         let Some(messenger) = self.messenger.as_mut().filter(|_| refusal.is_none()) else {
             let why = refusal.unwrap_or("this node has no endpoint");
-            // Who asked may have given up.
+            // The asker may have given up.
             let _ = reply.send(Err(why.to_owned()));
             return;
         };
@@ -86,20 +86,20 @@ impl EncodeWorker {
 
     pub(super) fn answered(&mut self, from: usize, generation: GenerationId, number: u64, answer: Answer) {
         let is_it = |question: &&Question| (question.to, question.generation) == (from, generation);
-        // An answer to what was given up, or of somebody else, is for nobody.
+        // An answer to an abandoned question, or of another node, is discarded.
         if self.questions.get(&number).filter(is_it).is_some()
             && let Some(question) = self.questions.remove(&number)
         {
-            // Who asked may have given up.
+            // The asker may have given up.
             let _ = question.reply.send(Ok(answer));
         }
     }
 
-    /// Gives up the questions of which `why` tells why.
+    /// Abandons the questions for which `why` gives a reason.
     pub(super) fn drop_questions(&mut self, why: impl Fn(&Question) -> Option<String>) {
         self.questions.retain(|_, question| match why(question) {
             Some(why) => {
-                // Who asked may have given up.
+                // The asker may have given up.
                 let _ = question.reply.send(Err(why));
                 false
             }
@@ -107,7 +107,8 @@ impl EncodeWorker {
         });
     }
 
-    /// Who has been silent for too long will not answer; neither will who is alive and has not done so for much longer.
+    /// A node that has been silent for too long will not answer; neither will a live node that has not answered for
+    /// much longer.
     pub(super) fn watch_questions(&mut self) {
         let (now, patience) = (Instant::now(), self.settings.patience);
         let Some(messenger) = &mut self.messenger else {

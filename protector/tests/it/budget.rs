@@ -38,7 +38,7 @@ fn a_tenth_of_a_core_is_not_exceeded() {
     cluster.decide(2, None);
     let (limited, counted, elapsed) = measured(&cluster, 2);
     println!("a node: free {free:?}, limited {limited:?}, counted {counted:?}, in {elapsed:?}");
-    // What may be taken at once, and the last pieces of each thread, for which nobody rests any more.
+    // The permitted burst, and the last pieces of each thread, after which no thread pauses.
     let ahead = Duration::from_millis(20);
     let allowed = elapsed.mul_f64(CORES);
     assert!(counted < allowed + ahead, "{counted:?} of {allowed:?}");

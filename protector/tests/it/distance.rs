@@ -25,7 +25,7 @@ fn the_first_encoding_of_far_nodes_goes_straight() {
     for found in cluster.protect(generation(1, 1), None) {
         // Were they near, blocks that are short would be under way soonest: by a chain.
         assert_eq!(found.shape, Some(Shape::Broadcast));
-        // Two and a half round trips, and what the limits allow.
+        // Two and a half round trips, and the time that the limits need.
         let predicted = Duration::from_secs_f64(found.seconds.predicted);
         assert!((5 * WAY..15 * WAY).contains(&predicted), "{predicted:?} for a way of {WAY:?}");
     }

@@ -46,7 +46,8 @@ fn first_is_untouched(mut cluster: Cluster, manifest: &store::Manifest, lost: us
     cluster.check(manifest);
 }
 
-/// What the nodes that are left are told: somebody names who is silent; the others name that one, or who gave up.
+/// The errors at the remaining nodes: at least one names the silent node; the others name that one, or a node that gave
+/// up.
 fn named(cluster: &Cluster, id: GenerationId, silent: u32, left: &[usize]) {
     let mut seen = 0;
     for node in left {
@@ -122,7 +123,7 @@ fn a_node_with_another_key_is_not_heard() {
 fn a_disk_that_fails_on_one_node_ends_it_on_all() {
     let (cluster, manifest) = with_second_generation(Plan::new(4, 1, 50_000));
     let id = generation(1, 2);
-    // Where parity is to be written, a directory is in the way.
+    // A directory is in the way of the parity file.
     let image = cluster.job(1).image_path(id, transport::Rank(1));
     let place = cluster.nodes[1].directory.join(image);
     let folder = place.parent().unwrap();
@@ -170,7 +171,7 @@ fn an_abandoned_encoding_is_followed_by_the_next_one() {
         node.protector.tell(Request::Abandon { generation: id });
     }
     for node in &cluster.nodes {
-        // The links leave a second for it. If that was not enough, what is abandoned is complete.
+        // The links leave a second for it. If that was not enough, the abandoned generation is complete.
         let event = node.wait();
         if !matches!(event, Event::Protected { .. }) {
             let error = failure(event, id);
@@ -227,7 +228,7 @@ fn orders_that_cannot_be_carried_out_are_refused() {
         } => assert_eq!((wanted, open), (life(2), life(1))),
         other => panic!("{other:?}"),
     }
-    // A new endpoint knows nobody.
+    // A new endpoint knows no peer.
     cluster.nodes[0].protector.tell(Request::Open { life: life(2) });
     assert!(matches!(cluster.nodes[0].wait(), Event::Opened { .. }));
     cluster.order_protect(0, other_life, None);
@@ -248,7 +249,7 @@ fn orders_that_cannot_be_carried_out_are_refused() {
         Err(ProtectorError::Protect(error)) => {
             let words = error.to_string();
             assert!(words.contains("start from another generation"), "{words}");
-            assert!(words.contains("node 1 cannot tell what it has"), "{words}");
+            assert!(words.contains("node 1 cannot report its data"), "{words}");
         }
         other => panic!("{other:?}"),
     }
@@ -315,7 +316,7 @@ fn a_protector_ends_at_once_whatever_it_waits_for() {
     let node = cluster.nodes.remove(0);
     std::thread::spawn(move || {
         drop(node);
-        // Whoever waits for it may have given up.
+        // The waiting caller may have given up.
         let _ = gone.send(());
     });
     told.recv_timeout(Duration::from_secs(60)).expect("it does not wait for its disk");

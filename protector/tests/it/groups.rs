@@ -60,7 +60,7 @@ fn faults(text: &str) -> Faults {
     text.parse().expect("faults")
 }
 
-// Frames go again, and what comes twice or out of turn counts once: what is kept is what the memories are.
+// Frames are retransmitted, and duplicate or reordered ones count once: the kept data equals the memories.
 #[test]
 fn links_that_lose_and_double_and_mix_up_frames_make_no_difference() {
     let faults = faults("loss=3%,dup=3%,reorder=3%,side=both");

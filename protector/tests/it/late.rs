@@ -1,4 +1,5 @@
-//! A generation that takes too long is given up, and each member says how its time went: so that whoever was waited for can be named.
+//! A generation that takes too long is abandoned, and each member reports how it spent its time: so the slow member can
+//! be named.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ fn long(time: Duration, account: &Account) -> bool {
     time > account.elapsed.mul_f64(0.7)
 }
 
-// It would write for minutes yet, and is woken when that is for nobody.
+// It would write for minutes more, and is woken when the result is not needed.
 #[test]
 fn a_member_with_a_slow_disk_had_something_to_do_and_the_others_waited() {
     for shape in Shape::ALL {
@@ -80,7 +81,7 @@ fn a_member_with_a_limited_link_waited_for_its_limit() {
     }
 }
 
-// It hears of it before it is told to give up itself.
+// It learns this before it is ordered to give up itself.
 #[test]
 fn a_member_does_not_wait_for_its_limit_after_another_gave_up() {
     // Its first piece takes hours.

@@ -51,7 +51,7 @@ fn what_was_rebuilt_is_built_upon_and_collected_like_the_rest() {
     cluster.collect_but(2, 3, &[]);
     cluster.check_as(&second.0, &second.1);
     rebuild(&mut cluster, 2, 3, &[&fourth, &third, &second]);
-    // As it is told before a life begins.
+    // As requested before a life begins.
     let decided = [(1, None), (2, Some(generation(1, 3)))];
     let decided = decided.map(|(counter, from)| Decision { job: JOB, life: life(counter), from });
     cluster.job(2).adopt_decisions(&decided).expect("records");

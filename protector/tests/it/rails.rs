@@ -21,7 +21,7 @@ fn parity(cluster: &Cluster) -> Vec<Vec<u8>> {
     cluster.nodes.iter().map(|node| read(&folder(node))).collect()
 }
 
-/// Protects one generation, and compares what is kept with what nodes on one network keep.
+/// Protects one generation, and compares the kept data with that of nodes on one network.
 fn protect(plan: Plan) -> (Cluster, Vec<Statistics>) {
     let alone = Cluster::new(Plan { faults: vec![Faults::NONE], cut_off: Vec::new(), ..plan.clone() });
     alone.checkpoint(generation(1, 1), None);

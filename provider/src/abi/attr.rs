@@ -1,4 +1,4 @@
-//! Attributes: what a user asks for, and what a provider offers (fi_getinfo(3)).
+//! Attributes: a user's requests, and a provider's offers (fi_getinfo(3)).
 
 use core::ffi::{c_char, c_int};
 
@@ -94,7 +94,8 @@ c_struct! { FiEpAttr = "fi_ep_attr", 96 {
 } }
 
 c_struct! {
-/// What lies behind `tclass` is unknown to 1.17: it is written into what we allocate, and never read from hints.
+/// Fields behind `tclass` are unknown to 1.17: they are written into structures that we allocate, and never read from
+/// hints.
 FiDomainAttr = "fi_domain_attr", 224 {
     domain: *mut FidDomain,
     name: *mut c_char,

@@ -1,4 +1,4 @@
-//! What completion and event queues hand out (fi_cq(3), fi_eq(3)).
+//! The entries of completion and event queues (fi_cq(3), fi_eq(3)).
 
 use core::ffi::c_int;
 

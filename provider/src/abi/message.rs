@@ -1,4 +1,4 @@
-//! What data transfer calls take (fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3)).
+//! The arguments of data transfer calls (fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3)).
 
 use super::{FiAddr, Opaque, c_struct};
 

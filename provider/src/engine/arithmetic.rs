@@ -27,7 +27,7 @@ pub(crate) mod op {
     pub(crate) const MSWAP: u8 = 18;
 }
 
-/// A value in memory: its size, and what an operation makes of it. `None`: the type does not have this operation.
+/// A value in memory: its size, and its operations. `None`: the type does not have this operation.
 trait Value: Copy {
     fn apply(op: u8, memory: Self, operand: Self, compare: Self) -> Option<Self>;
 }
@@ -149,8 +149,8 @@ pub(crate) fn value_bytes(datatype: u8, op: u8) -> Result<usize> {
 /// Returns what was there before.
 ///
 /// # Safety
-/// `bytes` bytes at `place` may be read, and written if the operation changes them, by nobody else meanwhile that expects more than a torn value
-/// where it is not aligned or longer than 8 bytes.
+/// `bytes` bytes at `place` may be read, and written if the operation changes them, and not accessed meanwhile by code
+/// that expects more than a torn value where it is not aligned or longer than 8 bytes.
 pub(crate) unsafe fn perform(
     datatype: u8,
     op: u8,

@@ -1,6 +1,7 @@
-//! A completion queue that nobody reads is full some time. What a program has asked for by a call of its own finds room all the same, for no such call is accepted while
-//! the queue is full. What peers can bring about without one waits: messages into a buffer for several, and writes with data for the queue.
-//! Peers' other requests are served, and counters count, however full a queue is.
+//! A completion queue that is not read fills up. Completions of a program's own calls always find room, as no such call
+//! is accepted while the queue is full. Completions that peers cause without one wait: messages into a buffer for
+//! several, and writes with data for the queue. Peers' other requests are served, and counters count, however full a
+//! queue is.
 
 use endpoint::Completion;
 use transport::slab::SlabKey;

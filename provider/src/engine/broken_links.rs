@@ -1,4 +1,4 @@
-//! What becomes of requests to a peer that nothing reaches any more, because both ends of the link contradict each other (R10): they end with
+//! Requests to an unreachable peer, because both ends of the link contradict each other (R10): they end with
 //! `FI_ECONNABORTED`, and so does every later call.
 
 use transport::LinkIndex;
@@ -9,7 +9,8 @@ use super::{Engine, Request, State};
 const ABORTED: i32 = libc::ECONNABORTED;
 
 impl Engine {
-    /// A link is broken. What the endpoint knows of is reported one by one; nobody but us knows of requests that wait for an answer.
+    /// A link is broken. The endpoint reports its operations one by one; only the engine knows of requests that wait
+    /// for an answer.
     pub(super) fn link_broken(&self, state: &mut State, link: LinkIndex) {
         let of_link = |request: &Request| matches!(request, Request::Rma(pending) if pending.link == link);
         let waiting: Vec<SlabKey> =
@@ -37,7 +38,7 @@ impl Engine {
             Some(Request::Receive(_)) => self.fail_receive(state, key, tag, finished, ABORTED),
             Some(Request::Rma(_)) => self.rma_failed(state, key, ABORTED.unsigned_abs()),
             Some(Request::TargetBuffer(number)) if finished => {
-                // The buffer is posted again with what else waits.
+                // The buffer is posted again with other waiting ones.
                 state.rma_target.unposted.push(*number);
                 state.requests.remove(key);
             }
@@ -50,7 +51,7 @@ impl Engine {
     }
 }
 
-/// A peer's long write will not come, and nobody is there to hear so.
+/// A peer's long write will not come, and no local operation waits for it.
 fn landing_broken(state: &mut State, key: SlabKey) {
     let Some(Request::Landing(landing)) = state.requests.remove(key) else { return };
     if landing.elsewhere.is_some() {

@@ -1,13 +1,13 @@
-//! What becomes of requests: one engine for each enabled endpoint, over one [`Endpoint`].
+//! The life of requests: one engine for each enabled endpoint, over one [`Endpoint`].
 //!
-//! The engine's lock guards its requests; the endpoint's gate is always taken second, queues and counters last. Whoever calls
-//! [`Engine::progress`] works off what the endpoint has completed; while the program is elsewhere the endpoint's helper does
-//! it, so peers are served while the program computes.
+//! The engine's lock guards its requests; the endpoint's gate is always taken second, queues and counters last. A
+//! caller of [`Engine::progress`] handles the endpoint's completions; while the program is elsewhere the endpoint's
+//! helper does it, so peers are served while the program computes.
 //!
 //! * `send`, `receive`: messages;
 //! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: what is held for them; [`wire`]: how they
 //!   are written;
-//! * `report`: what a person is told of peers, `broken_links`: what becomes of requests to one that nothing reaches any more;
+//! * `report`: messages about peers, `broken_links`: requests to unreachable peers;
 //! * `backlog`: what becomes of completions for which a queue has no room;
 //! * `shutdown`: what a closing endpoint waits for;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
@@ -91,10 +91,11 @@ pub(crate) struct Engine {
 /// What an engine needs to start.
 pub(crate) struct Opening<'a> {
     pub(crate) identity: &'a Identity,
-    /// Who it will be.
+    /// Its id.
     pub(crate) port: PortId,
-    /// Where the program wants it to receive. If it says nothing, where the launcher has this rank receive in this life, which may be on another host than the
-    /// environment of a restored process tells of; and [`own_ip`] in a process that is no rank.
+    /// The address that the program wants it to receive on. By default, the launcher's address of this rank in this
+    /// life, which may be on another host than the environment of a restored process says; and [`own_ip`] in a process
+    /// that is no rank.
     pub(crate) place: Option<SocketAddr>,
     pub(crate) vector: av::Handle,
     pub(crate) regions: Arc<Regions>,
@@ -119,7 +120,7 @@ struct State {
     batch: VecDeque<Completion>,
     /// Open requests to peers' memory.
     rma_open: usize,
-    /// Peers of which a person has been told that they are silent.
+    /// Peers that have been reported as silent.
     silent: BTreeSet<PortId>,
 }
 
@@ -185,7 +186,7 @@ impl Engine {
             None => open_endpoint(identity, Epoch(0), None, own_ip())?,
         };
         if let (Some(keeper), Some(nic)) = (keeper(), taken.take()) {
-            keeper.tell_nic(&nic);
+            keeper.report_nic(&nic);
         }
         let state = State {
             requests: Slab::new(),
@@ -231,7 +232,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Who it is, and the endpoint below.
+    /// Its id, and the endpoint below.
     pub(crate) fn endpoint(&self) -> (PortId, &Endpoint) {
         (self.port, &self.endpoint)
     }
@@ -253,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Who and where this endpoint is.
+    /// This endpoint's id and rails.
     pub(crate) fn address(&self) -> Address {
         Address { port: self.port, rails: self.endpoint.addresses() }
     }
@@ -270,7 +271,8 @@ impl Engine {
 
     /// One round of progress, unless another thread makes one at this moment.
     pub(crate) fn progress(&self) {
-        // Most looks find nothing: they should cost no more than looking. Now and then one says otherwise, and what else waits is seen to.
+        // Most looks find nothing: they should cost no more than looking. Now and then one reports true, and other
+        // waiting work is done.
         if self.endpoint.look()
             && let Some(mut state) = self.try_lock()
         {
@@ -345,7 +347,8 @@ impl Engine {
         }
     }
 
-    /// In a process that nobody saves, among ranks that are: one that they have spawned. It could read nobody's frames otherwise.
+    /// In a process that is not saved, among ranks that are: one that they have spawned. It could not read their frames
+    /// otherwise.
     #[cold]
     fn raise(&self, epoch: Epoch) {
         match self.endpoint.freeze(DRAIN_MAX) {

@@ -1,8 +1,8 @@
 //! Long requests to peers' memory, in pieces: a few are open at a time, and the next is asked for when one has ended. So a target never holds
 //! more for a request than a few pieces, however long it is.
 //!
-//! The last piece is the one that counts at the target (its counters, its completion queue). Of a write it is asked for when all others have ended: whoever is
-//! told of it finds all bytes.
+//! The last piece counts at the target (its counters, its completion queue). For a write it is requested when all
+//! others have ended: a program that sees its completion finds all bytes.
 
 use transport::LinkIndex;
 use transport::slab::SlabKey;

@@ -40,14 +40,14 @@ pub(crate) struct Peek {
 /// own has come up there; the receive that follows looks in the other place first, and gets the wrong one. So the first
 /// look after a send finds nothing, and the next one, before which MPICH has made progress on both, is a real one.
 ///
-/// A message that a look has shown stays visible until something is received, whatever is sent meanwhile.
+/// A message that a look has shown stays visible until a message is received, regardless of sends meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ProbeState {
     /// Looks are real.
     Free,
     /// Something was sent: the next look finds nothing.
     Held,
-    /// A look has found nothing for that reason. Whatever is sent meanwhile, the next one is real.
+    /// A look has found nothing for that reason. Regardless of sends meanwhile, the next one is real.
     Due,
     /// A look has found a message. Whether something was sent since.
     Shown(bool),
@@ -214,8 +214,8 @@ impl Engine {
         }
     }
 
-    /// Looks for a waiting message, and tells of it, or that there is none, through the queue. With `FI_CLAIM` the message
-    /// is set aside under the call's context, with `FI_DISCARD` it is thrown away.
+    /// Looks for a waiting message, and reports it, or its absence, through the queue. With `FI_CLAIM` the message is
+    /// set aside under the call's context, with `FI_DISCARD` it is discarded.
     pub(crate) fn peek(&self, peek: &Peek) -> Result<()> {
         self.progress();
         self.wants_room(&self.sinks.receive)?;
@@ -370,7 +370,7 @@ impl Engine {
 /// The buffer for the endpoint: the program's own, or one of ours for memory in segments.
 pub(super) fn below(buffer: &Segments) -> Result<(ReceiveBuffer, Option<Segments>)> {
     if buffer.is_contiguous() {
-        // SAFETY: the program leaves the buffer alone until it is told of the completion (fi_msg(3)): `Segments::new`.
+        // SAFETY: the program leaves the buffer alone until it gets the completion (fi_msg(3)): `Segments::new`.
         let borrowed = unsafe { BorrowedBuffer::new(buffer.start(), buffer.bytes()) };
         Ok((ReceiveBuffer::Borrowed(borrowed), None))
     } else {

@@ -1,5 +1,5 @@
-//! What a person is told of peers. No call can answer that a peer is silent: it may only be slow, and what was sent to it stays with us
-//! until it answers. Whoever started the job ends it if the peer has died.
+//! Messages about peers. No call can return that a peer is silent: it may only be slow, and messages to it stay with us
+//! until it answers. The launcher ends the job if the peer has died.
 
 use transport::{Event, LinkIndex, PortId, Silence};
 
@@ -9,7 +9,7 @@ use crate::identity::key_file;
 use crate::log::{complain, note};
 
 impl Engine {
-    /// Tells of events that no completion and no error number tells.
+    /// Reports events that no completion and no error number covers.
     pub(super) fn report(&self, state: &mut State, event: &Event) {
         match event {
             Event::Inconsistent { link, peer, peer_expected, oldest_held, next } => {
@@ -26,11 +26,11 @@ impl Engine {
                 let key = key.unwrap_or_default();
                 complain(format_args!(
                     "{} has not answered for {since:.0?}: it has ended, is stopped, cannot be reached, or has another job's key \
-                     ({key}{strays} frames of other jobs were dropped here). What was sent to it is kept",
+                     ({key}{strays} frames of other jobs were dropped here). Messages to it are kept",
                     self.name(*peer)
                 ));
             }
-            // One that was merely slow has not been told of.
+            // A merely slow peer has not been reported.
             Event::PeerBack { peer, .. } if state.silent.remove(peer) => {
                 complain(format_args!("{} answers again", self.name(*peer)))
             }

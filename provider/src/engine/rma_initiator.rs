@@ -45,7 +45,7 @@ pub(super) struct PendingRma {
     /// Things that have to happen before it is over.
     steps: u8,
     failure: u32,
-    /// The receive of what is read.
+    /// The receive of the read bytes.
     op: Operation,
     /// Where an answer's payload goes, if not straight into the buffer.
     result: Option<Segments>,
@@ -55,7 +55,7 @@ pub(super) struct PendingRma {
     payload_out: bool,
 }
 
-/// Who hears of the end of a request.
+/// The receivers of a request's completion.
 #[derive(Clone, Copy)]
 pub(super) enum Ends {
     /// The program: its context, the flags of the entry, and whether it wants one.
@@ -246,7 +246,7 @@ impl Engine {
         submit: Submit,
         ask: impl FnOnce(&mut State, LinkIndex, Record) -> Result<()>,
     ) -> Result<()> {
-        // Whoever wants no entry gets one if the request fails.
+        // A request without a completion entry still gets one if it fails.
         self.wants_room(&self.sinks.transmit)?;
         let mut state = self.lock();
         let link = self.route(&mut state, place.peer)?;
@@ -276,7 +276,7 @@ impl Engine {
         pending
     }
 
-    /// A request is over, whatever it still waits for.
+    /// A request is over, even if it still waits.
     pub(super) fn rma_failed(&self, state: &mut State, key: SlabKey, failure: u32) {
         if let Some(Request::Rma(pending)) = state.requests.get_mut(key) {
             pending.steps = 1;
@@ -313,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// Tells the program that a request is over.
+    /// Reports the end of a request to the program.
     pub(super) fn rma_ended(&self, state: &mut State, ends: Ends, failure: u32) {
         let Ends::Program { context, flags, wanted } = ends else { return };
         state.rma_open = state.rma_open.saturating_sub(1);
@@ -357,7 +357,7 @@ impl Engine {
             segments.scatter(payload);
         }
         if let Some(op) = pending.op.take() {
-            // What was to be read will not come.
+            // The bytes to read will not come.
             self.endpoint.cancel(op);
         }
         self.rma_step(state, key, answer.failure);

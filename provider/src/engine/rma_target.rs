@@ -33,11 +33,11 @@ pub(super) struct RmaTarget {
     pub(super) unposted: Vec<usize>,
     /// Answers that have not been sent, by link: several records make one message.
     answers: Vec<(LinkIndex, Vec<u8>)>,
-    /// What found no room on its link, in order.
+    /// Answers without room on their link, in order.
     waiting: VecDeque<(LinkIndex, Waiting)>,
     /// By link.
     links: Vec<LinkRequests>,
-    /// What is held for all peers.
+    /// Memory held for all peers.
     held: Total,
     /// Links whose requests wait.
     stalled: Vec<LinkIndex>,
@@ -57,7 +57,7 @@ struct LinkRequests {
     served: u64,
     /// Those that overtook others, by number.
     early: BTreeMap<u64, Vec<u8>>,
-    /// What is held for the peer.
+    /// Memory held for the peer.
     credits: TargetCredits,
     /// Our long writes that are open.
     long_writes: usize,
@@ -98,8 +98,8 @@ unsafe impl Send for Buffer {}
 impl Drop for Buffer {
     fn drop(&mut self) {
         let whole = core::ptr::slice_from_raw_parts_mut(self.start, SERVICE_BYTES);
-        // SAFETY: made from a box of this length. The state outlives the endpoint's use of it: the endpoint's table drops its
-        // pointer without a look at what is behind it, and nothing is placed after the helper has been joined.
+        // SAFETY: made from a box of this length. The state outlives the endpoint's use of it: the endpoint's table
+        // drops its pointer without reading behind it, and nothing is placed after the helper has been joined.
         drop(unsafe { Box::from_raw(whole) });
     }
 }
@@ -221,7 +221,8 @@ impl Engine {
 
     fn post_service(&self, state: &mut State, number: usize) -> Result<()> {
         let start = state.rma_target.buffers[number].start;
-        // SAFETY: memory of our own, written by nobody else while it is posted; read only where messages are complete.
+        // SAFETY: memory of our own, written only by the endpoint while it is posted; read only where messages are
+        // complete.
         let below = unsafe { BorrowedBuffer::new(start, SERVICE_BYTES) };
         let key = state.requests.insert(Request::TargetBuffer(number));
         let receive = transport::Receive {
@@ -259,8 +260,8 @@ impl Engine {
         }
     }
 
-    /// Does what the message with this number asks for, and what waited for it; or keeps it until the messages before it have come. Those
-    /// have been matched and granted, so at most as many are kept as a link may have announced.
+    /// Serves the request with this number, and those that waited for it; or keeps it until the messages before it have
+    /// come. Those have been matched and granted, so at most as many are kept as a link may have announced.
     fn serve_in_order(&self, state: &mut State, link: LinkIndex, number: u64, message: &[u8]) {
         let link_requests = state.rma_target.requests_of(link);
         if number != link_requests.served {
@@ -394,7 +395,7 @@ impl Engine {
         Ok(Vec::new())
     }
 
-    /// Tells the program of a peer's write, as far as it wants to know.
+    /// Reports a peer's write to the program, if it wants that.
     fn was_written(&self, state: &mut State, link: LinkIndex, data: Option<u32>, bytes: u64) {
         tick(&self.sinks.remote_writes, false);
         if let Some(data) = data {
@@ -501,7 +502,8 @@ impl Engine {
         state.rma_target.answer(link, &Record::answer(request, failed, 0), &[]);
     }
 
-    /// Cuts off the writes of peers into a region that is being closed: whatever still comes is for nobody, and they hear that it failed.
+    /// Cuts off the writes of peers into a region that is being closed: later bytes are discarded, and the peers get an
+    /// error.
     pub(crate) fn cut_off_writes(&self, region: &Arc<Region>) -> usize {
         let mut state = self.lock();
         let mut cut = 0;

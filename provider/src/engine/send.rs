@@ -67,7 +67,7 @@ impl Engine {
         let copied = bytes <= EAGER_BYTES_MAX && (message.inject || flags & flag::MATCH_COMPLETE == 0);
         let early = copied && (message.inject || flags & UNTIL_RECEIVED == 0);
         let sending = Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind) };
-        // A completion that nobody counts and nobody reads needs no trace.
+        // A completion without counter and queue needs no trace.
         let tracked = !early && (wanted || self.sinks.sends.is_some()) || !copied;
         let key = if early || !tracked { None } else { Some(state.requests.insert(Request::Send(sending))) };
         let outgoing = Outgoing {
@@ -128,7 +128,7 @@ impl Engine {
         copy: bool,
     ) -> Result<OpId> {
         if payload.is_contiguous() && !copy {
-            // SAFETY: the program leaves the buffer alone until it is told of the completion (fi_msg(3)): `Segments::new`.
+            // SAFETY: the program leaves the buffer alone until it gets the completion (fi_msg(3)): `Segments::new`.
             let borrowed = unsafe { BorrowedPayload::new(payload.start(), payload.bytes()) };
             return self.send_below(link, outgoing, SendBuffer::Borrowed(borrowed));
         }
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// Whoever wanted no entry hears of a failure all the same.
+    /// A send without a completion entry still reports a failure.
     pub(super) fn fail_send(&self, sending: &Sending, number: i32) {
         tick(&self.sinks.sends, true);
         self.sinks.transmit.push(Entry {

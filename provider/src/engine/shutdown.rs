@@ -1,4 +1,4 @@
-//! What a closing endpoint waits for: that its peers have what was accepted for them.
+//! A closing endpoint waits until its peers have received all accepted messages.
 
 use core::time::Duration;
 use std::sync::PoisonError;
@@ -64,8 +64,7 @@ impl ShutdownHooks for EngineShutdown<'_> {
             others => format!(" and {others} others"),
         };
         complain(format_args!(
-            "closing an endpoint has waited {waited:.0?} for {}{others} to receive what was sent to them; what they have not received after {:.0?} \
-             is lost ({LINGER_VARIABLE} sets another time)",
+            "closing an endpoint has waited {waited:.0?} for {}{others} to receive their messages; messages that they have not received after {:.0?} are lost ({LINGER_VARIABLE} sets another time)",
             named.join(", "),
             self.engine.linger.most
         ));
@@ -73,7 +72,8 @@ impl ShutdownHooks for EngineShutdown<'_> {
 }
 
 impl Engine {
-    /// Stays until every peer has what was sent to it, has been silent for `SILENCE_MAX`, or has not received it in `LINGER_MAX`.
+    /// Stays until every peer has received its messages, has been silent for `SILENCE_MAX`, or has not received it in
+    /// `LINGER_MAX`.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         // The helper looks at it under the lock: what it has begun is over now.

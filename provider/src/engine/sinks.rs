@@ -4,7 +4,7 @@ use crate::abi::flag;
 use crate::cntr;
 use crate::cq::{self, Entry};
 
-/// What one operation wants when it is over.
+/// The reports of one operation when it is over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Submit {
     /// The application's context.

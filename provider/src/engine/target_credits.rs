@@ -1,9 +1,10 @@
-//! What a target holds for peers: copies of what they read, answers that wait for room. A peer that takes nothing must not make it hold more and more, so
-//! from a bound on its further requests wait.
+//! Memory that a target holds for peers: copies of bytes that they read, answers that wait for room. A peer that takes
+//! nothing must not make it hold more and more, so from a bound on its further requests wait.
 //!
-//! Nobody waits for ever by that. Credits come back when the peer's port has taken what is held, into a receive that it posted before it
-//! asked, so no request of ours has to be served for it, and the places that announced writes take on the way are bounded
-//! ([`crate::limits::LONG_WRITES_MAX`]). A peer that holds no credits is always served, so one that is dead makes nobody else wait.
+//! No request waits for ever by that. Credits come back when the peer's port has taken the held bytes, into a receive
+//! that it posted before it asked, so no request of ours has to be served for it, and the places that announced writes
+//! take on the way are bounded ([`crate::limits::LONG_WRITES_MAX`]). A peer that holds no credits is always served, so
+//! a dead peer does not delay others.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use crate::limits::{CREDIT_BYTES_MAX, LINK_CREDIT_BYTES_MAX, STALLED_MESSAGES_MA
 #[derive(Default)]
 pub(super) struct Total(usize);
 
-/// What is held for one peer, and its requests that wait for that.
+/// Memory held for one peer, and its requests that wait for that.
 #[derive(Default)]
 pub(super) struct TargetCredits {
     bytes: usize,

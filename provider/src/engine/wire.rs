@@ -18,7 +18,7 @@
 use crate::boundary::{Errno, Result};
 use crate::limits::REQUEST_HEAD_BYTES;
 
-/// What a record asks or answers.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -30,9 +30,9 @@ pub(crate) enum Kind {
     Read = 3,
     /// Combine with the operands in the payload.
     Atomic = 4,
-    /// Likewise, and answer with what was there before.
+    /// Likewise, and answer with the previous value.
     AtomicFetch = 5,
-    /// Compare with the second half of the payload, perhaps exchange, and answer with what was there before.
+    /// Compare with the second half of the payload, perhaps exchange, and answer with the previous value.
     AtomicCompare = 6,
     /// The answer.
     Done = 16,

@@ -1,4 +1,4 @@
-//! What a peer asks of our memory can neither crash us nor make us hold more than we want to.
+//! A peer's request to our memory can neither crash us nor exceed our bounds.
 
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const PIECE: usize = 4 << 20;
 fn register_everything(rig: &Rig, key: u64) -> *mut FidMr {
     let mut region = null_mut();
     let access = flag::REMOTE_READ | flag::REMOTE_WRITE;
-    // SAFETY: nobody else uses what the tests name in it.
+    // SAFETY: only the tests use the memory named in it.
     let answer = unsafe {
         let reg = (*(*rig.domain).mr).reg;
         reg(rig.domain.cast(), std::ptr::null(), usize::MAX, access, 0, key, 0, &raw mut region, null_mut())
@@ -195,7 +195,7 @@ fn memory_most() -> usize {
 
 const ASKED: usize = 100;
 
-/// The owner of what is read: it says how much more memory it needed. The other child asks, and takes nothing.
+/// The owner of the read memory: it reports how much more memory it needed. The other child asks, and takes nothing.
 fn owner_or_asker() {
     let rig = Rig::new();
     say(&hex(&rig.address()));

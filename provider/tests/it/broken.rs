@@ -1,4 +1,5 @@
-//! A peer whose counters contradict ours, as after a restart from the wrong state: whatever waits for it ends with an error.
+//! A peer whose counters contradict ours, as after a restart from the wrong state: all operations that wait for it end
+//! with an error.
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,4 @@
-//! A completion queue that nobody reads.
+//! A completion queue that is not read.
 
 use std::ptr::null_mut;
 
@@ -72,8 +72,7 @@ fn peers_are_served_however_full_a_queue_is() {
     }
     let _ = to_one;
 
-    // A write that is told through the full queue waits, and what follows it.
-    // SAFETY: the bytes live on.
+    // A write whose completion goes to the full queue waits, and so do later ones. SAFETY: the bytes live on.
     unsafe {
         let write = third.remote().writedata;
         let start = b"9 bytes..".as_ptr().cast();

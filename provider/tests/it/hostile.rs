@@ -1,4 +1,5 @@
-//! Whatever a program, a peer or a launcher gets wrong: an error number or a message, never a crash and never a call that does not return.
+//! Any fault of a program, a peer or a launcher gets an error number or a message, never a crash and never a call that
+//! does not return.
 
 use core::ffi::c_int;
 use std::ptr::{null, null_mut};
@@ -88,7 +89,7 @@ fn memory_of_a_peer_that_is_not_there_is_an_error_of_the_request() {
     let mut memory = vec![0u8; 4096];
     let region = two.register(&mut memory, 5);
     let mut byte = [1u8; 8];
-    // Beyond the end, beyond the end of numbers, a key that nobody has.
+    // Beyond the end, beyond the end of numbers, an unknown key.
     for (address, key, error) in
         [(4090, 5, libc::EINVAL), (u64::MAX - 3, 5, libc::EINVAL), (0, 6, errno::ENOKEY)]
     {
@@ -132,7 +133,7 @@ fn what_is_no_address_is_not_inserted() {
     ] {
         assert_eq!(insert(&one, &bytes), (0, ADDR_NOTAVAIL), "{what}");
     }
-    // Cut off in its last rail: what is left cannot be told from an address, but leads nowhere.
+    // Cut off in its last rail: the rest cannot be distinguished from an address, but leads nowhere.
     let strange = damaged(|bytes| bytes[11..].fill(0xee));
     if let (1, number) = insert(&one, &strange) {
         // SAFETY: injected bytes are copied at once.
@@ -208,7 +209,7 @@ fn absurd_attributes_are_refused() {
         hints.tx_attr = &raw mut transmit;
         assert_eq!(getinfo(&raw const hints).err(), Some(-libc::ENODATA), "requests at a time");
         let mut info = null_mut();
-        // Of whatever version the application is, it gets an answer that it understands.
+        // An application of any version gets an answer that it understands.
         for api in [0, version(1, 0), u32::MAX] {
             assert_eq!((provider().getinfo)(api, null(), null(), 0, null(), &raw mut info), 0);
         }
@@ -320,7 +321,7 @@ fn bounds_push_back() {
     }
 }
 
-/// The child is killed in the middle of what the parent asks of it.
+/// The child is killed in the middle of the parent's requests.
 fn victim() {
     let rig = Rig::new();
     let mut memory = vec![0u8; 64 << 20];
@@ -338,7 +339,7 @@ fn victim() {
         });
         rig.counted();
         say("ready");
-        // SAFETY: the end of this process is what is tested.
+        // SAFETY: the test is about the end of this process.
         libc::raise(libc::SIGKILL);
     }
 }
@@ -369,7 +370,7 @@ fn a_peer_that_is_killed_in_the_middle_harms_nobody_else() {
     one.counted();
     assert_eq!(peer.hear(), "ready");
     assert_eq!(peer.ends(), Some(libc::SIGKILL));
-    // Whatever was not complete stays open, without an entry that would be a lie; everybody else is served.
+    // Incomplete operations stay open, without a false entry; all other peers are served.
     let (to_one, to_itself) = (two.insert(&one.address()), two.insert(&two.address()));
     for _ in 0..100 {
         still_works(&two, &two, to_itself);
@@ -385,7 +386,7 @@ fn a_peer_that_is_killed_in_the_middle_harms_nobody_else() {
     drop((payload, landing, back));
 }
 
-/// The child has another key: nothing of it counts here, and it is told why nothing comes back.
+/// The child has another key: its frames do not count here, and it reports why no answer arrives.
 fn stranger() {
     let rig = Rig::new();
     let to = rig.insert(&address(&hear()));

@@ -32,7 +32,7 @@ void fi_log(const struct fi_provider *prov, int level, int subsystem, const char
 }
 "#;
 
-/// Does two things wrong: a peer refuses a request, and what is inserted is no address.
+/// Does two things wrong: a peer refuses a request, and inserted bytes are no address.
 fn clumsy() {
     let (library, rank, level) = (hear(), hear(), hear());
     // SAFETY: plain loading of a library of ours; no other thread reads the environment yet.

@@ -8,7 +8,7 @@ use crate::rig::{ADDRESS_BYTES, Rig, accepted, pair};
 
 const PEERS: u64 = 1000;
 
-/// The address of an endpoint that nobody has opened: who, and a UDP socket on this host.
+/// The address of an endpoint that does not exist: an id, and a UDP socket on this host.
 fn address(number: u64, place: u16) -> [u8; ADDRESS_BYTES] {
     let mut bytes = [0; ADDRESS_BYTES];
     bytes[..2].copy_from_slice(b"S\x02");
@@ -60,7 +60,7 @@ fn acquainted() {
         each(contacted, linked),
         descriptors()
     ));
-    // Ends without closing: nobody will ever answer.
+    // Ends without closing: no peer will ever answer.
     std::process::exit(0);
 }
 

@@ -132,7 +132,7 @@ fn an_injected_write_is_counted_when_the_peer_can_see_it() {
     assert_eq!(close(region), 0);
 }
 
-/// FI_ORDER_WAW, also of what finds no window and is announced, while later requests find one again.
+/// FI_ORDER_WAW, also of requests that find no window and are announced, while later requests find one again.
 #[test]
 fn writes_to_one_place_happen_in_order() {
     const WRITES: u64 = 400;

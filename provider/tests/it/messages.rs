@@ -268,8 +268,8 @@ fn messages_can_be_looked_at_claimed_and_thrown_away() {
     }
 }
 
-/// What FI_PEEK promises (fi_tagged(3)): a look takes nothing, ends at once either way, and shows the oldest message that matches. A look for any source
-/// right after a send may be told once that nothing is there.
+/// FI_PEEK's promises (fi_tagged(3)): a look takes nothing, ends at once either way, and shows the oldest message that
+/// matches. A look for any source right after a send may once find nothing.
 #[test]
 fn looks_change_nothing_and_what_was_shown_stays() {
     let (one, two, to_two, to_one) = pair();
@@ -310,7 +310,7 @@ fn looks_change_nothing_and_what_was_shown_stays() {
         });
         assert_eq!(two.next(&[&one, &three]).bytes, bytes);
         inject(&two, to_one, 9, 1);
-        // At most one look in vain, whatever is sent.
+        // At most one look in vain, regardless of sends.
         let found = (0..2).map(|_| any()).find(|done| done.error.is_none());
         assert_eq!(
             found.map(|done| done.bytes),
@@ -323,7 +323,7 @@ fn looks_change_nothing_and_what_was_shown_stays() {
     }
 }
 
-/// One look, and what it was told.
+/// One look, and its result.
 fn look_from(rig: &Rig, from: u64, tag: u64) -> Done {
     let message = FiMsgTagged {
         msg_iov: null_mut(),

@@ -1,4 +1,4 @@
-//! Two processes. The child is this test program again, told by its environment what to do.
+//! Two processes. The child is this test program again, instructed by its environment.
 
 use core::ffi::c_void;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -243,5 +243,5 @@ fn closing_does_not_wait_for_ever_for_a_peer_that_lives_and_never_receives() {
         "{said}"
     );
     assert!(waits[0].contains("STILLWIRE_LINGER_S") && waits[0].contains("after 6s is lost"), "{said}");
-    assert!(said.contains(" for 1 peers to receive what was sent to them, and gave up"), "{said}");
+    assert!(said.contains(" for 1 peers to receive their messages, and timed out"), "{said}");
 }

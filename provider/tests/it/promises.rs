@@ -1,4 +1,5 @@
-//! What the man pages promise at the edges: injected buffers, taken back buffers, fences, full queues, words for people that nobody reads.
+//! Promises of the man pages in corner cases: injected buffers, taken back buffers, fences, full queues, messages
+//! without a reader.
 
 use std::ptr::null_mut;
 
@@ -31,7 +32,7 @@ fn an_injected_buffer_is_the_programs_at_once_whatever_level_is_the_default() {
     for level in [flag::MATCH_COMPLETE, flag::DELIVERY_COMPLETE, flag::TRANSMIT_COMPLETE] {
         default_flags(&one, flag::SEND | level);
         let mut bytes = *b"as it was";
-        // SAFETY: injected bytes are copied at once: that is what is tested.
+        // SAFETY: injected bytes are copied at once: the test is about that.
         accepted(&[], || unsafe { (one.tagged().inject)(one.ep, bytes.as_ptr().cast(), 9, to_two, 1) });
         bytes.fill(b'!');
         std::hint::black_box(&bytes);
@@ -43,7 +44,7 @@ fn an_injected_buffer_is_the_programs_at_once_whatever_level_is_the_default() {
     assert_eq!(one.poll(), None, "an injected message has no completion");
 }
 
-/// The child complains to a pipe that nobody reads.
+/// The child complains to a pipe without a reader.
 fn unheard() {
     // SAFETY: the pipe's reading end is closed at once, and the signal is that of a program that does not care about it.
     unsafe {
@@ -57,7 +58,7 @@ fn unheard() {
     let rig = Rig::new();
     let nobody = [0xa5u8; ADDRESS_BYTES];
     let mut number = 0;
-    // SAFETY: one address, which is none: a person would be told.
+    // SAFETY: one address, which is invalid: a message would be printed.
     let inserted = unsafe {
         ((*(*rig.vector).ops).insert)(rig.vector, nobody.as_ptr().cast(), 1, &raw mut number, 0, null_mut())
     };

@@ -136,7 +136,7 @@ fn a_signal_wakes_all_who_wait() {
         started.elapsed() < Duration::from_millis(LONGEST_MS as u64)
     };
     assert!((0..3).any(woken), "some slept on");
-    // One that comes while nobody waits is for the next.
+    // One that comes while no thread waits is for the next.
     assert_eq!(signal(), 0);
     let started = Instant::now();
     assert_eq!(read(rig, LONGEST_MS), EAGAIN);
@@ -158,8 +158,7 @@ fn flags_of_getinfo_are_honoured() {
     assert_eq!(ask(c"localhost", 0, null()), (0, true));
     assert_eq!(ask(c"localhost", flag::NUMERICHOST, null()), none);
     assert_eq!(ask(c"127.0.0.1", flag::NUMERICHOST, null()), (0, true));
-    // Whatever is wished for, and wherever: there is this provider.
-    // SAFETY: zeros are a value of every field.
+    // For any hints, and any call: there is this provider. SAFETY: zeros are a value of every field.
     let mut hints: FiInfo = unsafe { core::mem::zeroed() };
     hints.caps = flag::HMEM;
     assert_eq!(ask(c"127.0.0.1", 0, &raw const hints), none);

@@ -65,7 +65,7 @@ impl Beside {
     /// Says where peers are on the new rail of whom that is not said yet.
     fn reach(&self, places: &AddressTable) -> Result<(), Refused> {
         for peer in self.endpoint.unreached(self.new) {
-            // Who is nowhere has ended, and its keeper answers for it.
+            // A rank without an address has ended, and its keeper answers for it.
             let Some(place) = places.get(&peer).and_then(|rails| rails.last()) else { continue };
             self.endpoint.reach(peer, self.new, place).map_err(|source| Refused::NoWay { peer, source })?;
         }
@@ -201,7 +201,7 @@ impl Nics {
             beside.endpoint.remove_rail(beside.old);
             moved.selection.get_or_insert(beside.selection.clone());
         }
-        // What was opened between the last look and the decision is where nobody looks for it.
+        // A port opened between the last look and the decision is at an address unknown to others.
         let refused = match (change.has_all(endpoints), bytes) {
             (false, _) => Some(Refused::Opened),
             (true, 0) => None,
@@ -332,7 +332,7 @@ mod tests {
         sides[0].send(1);
         sides[1].send(2);
         until(&sides, "its death is noticed", || sides[0].endpoint.is_rail_dead(0));
-        // The launcher is told, and again as long as nothing comes of it.
+        // The launcher is informed, and again as long as it does not act.
         let now = Instant::now();
         sides[0].nics.note_news(now);
         let endpoints = sides[0].endpoints();
@@ -370,10 +370,10 @@ mod tests {
         let mut sides = pair();
         let ports: Vec<PortEntry> = sides.iter_mut().flat_map(Side::opened).collect();
         assert_eq!(sides[0].nics.meet_rails(NUMBER, &ports, true), None);
-        // One refuses: what it is told to go over is none.
+        // One refuses: its new NIC does not exist.
         let refused = sides[1].open("verbs:none");
         let Message::RailOpened { refused, .. } = refused else { panic!("{refused:?}") };
-        assert!(refused.as_str().contains("the NIC verbs:none cannot be had"), "{refused:?}");
+        assert!(refused.as_str().contains("the NIC verbs:none is not available"), "{refused:?}");
         sides[0].send(1);
         assert!(sides[0].nics.change_rails(NUMBER, false).is_none());
         assert!(sides[0].nics.change_rails(NUMBER, true).is_none(), "it is over");
@@ -405,6 +405,6 @@ mod tests {
         ports.push(PortEntry { port: PortId::of_rank(Rank(1), 0), rails: place });
         let answer = sides[0].nics.meet_rails(NUMBER, &ports, true).expect("it is refused");
         let Message::RailsMet { refused, .. } = answer else { panic!("{answer:?}") };
-        assert!(refused.as_str().starts_with("it finds no way to port"), "{refused:?}");
+        assert!(refused.as_str().starts_with("it has no route to port"), "{refused:?}");
     }
 }

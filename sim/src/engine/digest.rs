@@ -1,7 +1,7 @@
 //! A running hash of everything that happens in a history, in order: equal digests, equal histories.
 //!
-//! It costs a few instructions per event, so it is kept whether there is a trace or not, and a history that a swarm ran can
-//! be told from the one that `sim run` repeats. It is not cryptographic: nobody makes histories collide on purpose.
+//! It costs a few instructions per event, so it is kept whether there is a trace or not, and a history that a swarm ran
+//! can be compared with the one that `sim run` repeats. It is not cryptographic: no attacker makes histories collide.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ impl Digest {
     /// One more thing happened. Order counts.
     #[inline]
     pub fn add(&mut self, what: u64) {
-        // Odd, so that what is added to a digest of 0 does not leave it at 0.
+        // Odd, so that a digest of 0 does not stay 0.
         self.0 = mix(self.0.rotate_left(5) ^ what.wrapping_add(0x9e37_79b9_7f4a_7c15));
     }
 

@@ -19,7 +19,7 @@ pub const LEGEND: &str = "\
 # fault           something of the plan happened
 # JUDGE           a violation";
 
-/// Who an event belongs to.
+/// The owner of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
     /// One rank's process.

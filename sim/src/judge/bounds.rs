@@ -1,5 +1,5 @@
-//! Memory bounds: every table and queue of a port, a keeper and the coordinator stays within its named bound, whatever
-//! their peers do.
+//! Memory bounds: every table and queue of a port, a keeper and the coordinator stays within its named bound, for any
+//! behaviour of their peers.
 
 use ckpt_glue::Keeper;
 use ckpt_glue::control::JobStatus;

@@ -86,8 +86,8 @@ impl CutJudge {
         self.find(from, generation).map(|saved| saved.sent[index(to * self.ports + port)])
     }
 
-    /// `generation` has been committed. `received` tells how many messages the receiver had been given before its cut, by
-    /// the highest number: `(to, from, port)`.
+    /// `generation` has been committed. `received` gives how many messages the receiver had been given before its cut,
+    /// by the highest number: `(to, from, port)`.
     ///
     /// # Errors
     /// The first link with an orphan or a loss.

@@ -11,7 +11,7 @@ use super::Violation;
 struct LinkLeft {
     peer: u32,
     port: u64,
-    /// Frames up to here carried something that somebody waits for.
+    /// Frames up to here carried something that is waited for.
     sent: u64,
     /// Frames before this one have been counted.
     counted: u64,
@@ -70,7 +70,7 @@ impl EndsJudge {
                             "something unsent or half received at {port}, from or for {peer}"
                         )));
                     }
-                    // Nobody waits for the CTS of an empty message.
+                    // The CTS of an empty message is not waited for.
                     let carries = |body: &SentBody| !matches!(body, SentBody::Cts { total: 0, .. });
                     let last = queues.sent().enumerate().filter(|(_, frame)| carries(&frame.body)).last();
                     sent = last.map_or(acked, |(place, _)| acked + place as u64 + 1);

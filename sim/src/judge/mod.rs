@@ -1,6 +1,6 @@
 //! Judges: they watch a history from outside and say what must never be.
 //!
-//! A judge keeps its own books. It is told what was observed at the edge between programs and machines (a message handed
+//! A judge keeps its own books. It gets observations from the edge between programs and machines (a message handed
 //! over, a cut taken, a commit record durable) and never asks the machines whether all is well.
 
 pub mod bounds;
@@ -30,20 +30,21 @@ const VIOLATIONS_MAX: usize = 8;
 /// The name of a generation in the judges' books: the world's number of the life, and the epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 pub struct Generation {
-    /// Number of the life, counted by the world: each start of the job's processes is a new one, whatever the job thinks.
+    /// Number of the life, counted by the world: each start of the job's processes is a new one, independent of the
+    /// job's own count.
     pub life: u32,
     /// Epoch.
     pub epoch: u32,
 }
 
-/// All judges of a history and what they found.
+/// All judges of a history and their findings.
 #[derive(Debug)]
 pub struct Judges {
     /// Exactly once and in order.
     pub order: OrderJudge,
     /// No orphan, no loss in a committed generation.
     pub cut: CutJudge,
-    /// What was restored is what was committed.
+    /// Restored state equals committed state.
     pub restored: RestoredJudge,
     /// A number is used once.
     pub naming: NamingJudge,

@@ -1,4 +1,4 @@
-//! R1: a number once sent out is never used again in its life, and what is abandoned is never committed.
+//! R1: a number once sent out is never used again in its life, and an abandoned epoch is never committed.
 
 use super::{Generation, Violation};
 

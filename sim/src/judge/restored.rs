@@ -1,4 +1,4 @@
-//! What was restored is what was committed, and the newest commit is what recovery goes back to.
+//! Restored state equals committed state, and recovery goes back to the newest commit.
 
 use super::{Generation, Violation};
 

@@ -32,7 +32,7 @@ pub enum Violation {
     WrongResult { rank: u32, expected: u64, found: u64 },
     /// Received before the cut, sent after it.
     Orphan { generation: Generation, from: u32, to: u32, sent: u64, received: u64 },
-    /// Sent before the cut, not received before it, held by nobody.
+    /// Sent before the cut, not received before it, and lost.
     Lost { generation: Generation, from: u32, to: u32, acknowledged: u64, received: u64 },
     /// A commit record names a generation of which a rank has no image.
     CommittedWithoutImage { generation: Generation, rank: u32 },

@@ -37,7 +37,7 @@ pub enum Checksum {
     None,
 }
 
-/// Who sent a frame, in truth: what judges compare with, not what the frame says.
+/// The true sender of a frame: for the judges, independent of the frame's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameOrigin {
     /// Number of the sending process: every start of a rank has a new one.

@@ -66,7 +66,7 @@ pub struct Outbound<'a> {
     pub head: &'a [u8],
     /// The gathered part.
     pub payload: &'a [u8],
-    /// Who sent it.
+    /// Its true sender.
     pub origin: FrameOrigin,
 }
 
@@ -86,7 +86,7 @@ pub struct SimNic {
     read: u64,
     done: u64,
     completed: u64,
-    /// Who commits now: judges compare with it what becomes of the frame.
+    /// The present committer: judges compare the frame's fate with it.
     sender: FrameOrigin,
 
     receive_frames: Box<[u8]>,
@@ -146,7 +146,7 @@ impl SimNic {
         }
     }
 
-    /// Becomes a new NIC at the same place: it knows nothing of what the old one held.
+    /// Becomes a new NIC at the same place: it has nothing of the old one's contents.
     pub fn renew(&mut self) {
         for slot in &mut self.slots {
             slot.payload = Payload::EMPTY;
@@ -241,12 +241,12 @@ impl SimNic {
         true
     }
 
-    /// Who commits frames from now on.
+    /// Sets the committer of frames from now on.
     pub fn set_sender(&mut self, sender: FrameOrigin) {
         self.sender = sender;
     }
 
-    /// Who sent the frame that [`Driver::receive`] will give out next.
+    /// The true sender of the frame that [`Driver::receive`] will give out next.
     #[must_use]
     pub fn next_origin(&self) -> Option<FrameOrigin> {
         (self.taken < self.arrived).then(|| self.receive_truths[slot_of(self.taken, NIC_RECEIVE_FRAMES)])
@@ -259,7 +259,7 @@ impl SimNic {
         self.arrived - self.taken
     }
 
-    /// Hardware: the NIC stops, with whatever it holds.
+    /// Hardware: the NIC stops, with all frames in it.
     pub fn die(&mut self) {
         self.dead = true;
     }

@@ -34,7 +34,7 @@ pub enum Moment {
     Frozen,
     /// A rank runs again and its image is being written.
     Dumping,
-    /// A rank's image is durable, and its keeper is about to hear of it.
+    /// A rank's image is durable, and its keeper is about to be informed.
     Saved,
     /// The coordinator has asked for the commit record.
     Committing,
@@ -44,21 +44,21 @@ pub enum Moment {
     Restoring,
 }
 
-/// Which rank or node an action is about: a number, or whoever caused the moment that the action waited for.
+/// Which rank or node an action is about: a number, or the cause of the moment that the action waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// This one.
     Number(u32),
-    /// Who caused the moment; 0 without one.
+    /// The cause of the moment; 0 without one.
     Cause,
-    /// Another than who caused the moment: so many further.
+    /// Another than the cause of the moment: so many further.
     Other(u32),
 }
 
 /// Something that is done to the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Somebody asks for a checkpoint. A `patient` person waits a little until the job runs and the checkpoint before is
+    /// A request for a checkpoint. A `patient` user waits a little until the job runs and the checkpoint before is
     /// over.
     Checkpoint {
         /// Whether to wait.
@@ -73,7 +73,7 @@ pub enum Action {
         /// Time until it runs again.
         down: Nanos,
     },
-    /// The head node loses power in the middle of what it writes: at the changing operation after so many further ones.
+    /// The head node loses power in the middle of a write: at the changing operation after so many further ones.
     PowerLoss {
         /// Changing operations until then.
         after: u64,
@@ -155,7 +155,7 @@ pub enum Action {
 pub struct Step {
     /// When.
     pub when: When,
-    /// What.
+    /// Its name.
     pub action: Action,
 }
 

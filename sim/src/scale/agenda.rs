@@ -14,8 +14,8 @@ pub(super) enum Event {
     Written { rank: u32 },
     /// The coordinator has written its commit record.
     Committed,
-    /// A marker arrives at a rank. Last of all that happens at one time, whoever was scheduled first: so it can be told in
-    /// the aggregate, without scheduling, what came before it.
+    /// A marker arrives at a rank. Last of all events at one time, regardless of the order of scheduling: so the
+    /// aggregate knows, without scheduling, which came before it.
     Marker { rank: u32 },
 }
 

@@ -1,10 +1,11 @@
 //! When markers reach a rank, computed instead of scheduled.
 //!
-//! Rank i begins to send at `begun[i]`; its k-th marker goes to rank i + k, leaves its end at `begun[i] + k * c` and arrives a
-//! latency later, where c is what a marker costs. A rank takes messages in the order in which they arrive, c each. So
-//! everything follows from the times at which the ranks begin, and only few markers need to be looked at one by one: those that
-//! come before the rank's own command, and those that come after it has sent its last marker. All others wait in between, and
-//! whoever works through a queue without a pause takes c for each of them, in whatever order they came.
+//! Rank i begins to send at `begun[i]`; its k-th marker goes to rank i + k, leaves its end at `begun[i] + k * c` and
+//! arrives a latency later, where c is the cost of a marker. A rank takes messages in the order in which they arrive, c
+//! each. So everything follows from the times at which the ranks begin, and only few markers need to be looked at one
+//! by one: those that come before the rank's own command, and those that come after it has sent its last marker. All
+//! others wait in between, and a rank that works through a queue without a pause takes c for each of them, in whatever
+//! order they came.
 
 use super::costs::{LATENCY_NS, MARKER_BYTES, message_ns};
 use crate::engine::queue::Nanos;

@@ -9,7 +9,7 @@
 
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 
-/// Of one message at each end, whatever its length: a system call and a wake-up.
+/// Of one message at each end, of any length: a system call and a wake-up.
 pub const MESSAGE_NS: Nanos = MICRO;
 /// Bytes that an end handles in a nanosecond: copied, authenticated, put on a wire.
 pub const BYTES_PER_NS: u64 = 4;

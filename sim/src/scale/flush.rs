@@ -139,7 +139,7 @@ mod tests {
         flush.handle(Input::Marker { epoch });
         assert_eq!(outputs(&mut flush), [Output::Flushed { epoch }]);
         assert_eq!(outputs(&mut flush), []);
-        // Of the next epoch, and of one that nobody has begun.
+        // Of the next epoch, and of one that has not begun.
         flush.handle(Input::Marker { epoch: Epoch(2) });
         assert_eq!(flush.strays(), 0);
         flush.handle(Input::Marker { epoch: Epoch(7) });

@@ -327,7 +327,7 @@ impl LargeJob {
                     };
                     self.rank_says(rank.0, Message::Hello { registration });
                 }
-                // In a world without faults nobody is killed and no rank ends; none speaks PMI.
+                // In a world without faults no process is killed and no rank ends; none speaks PMI.
                 KeeperOutput::Kill { .. }
                 | KeeperOutput::Pmi(_)
                 | KeeperOutput::WriteExitedImage { .. }

@@ -31,7 +31,7 @@ pub const NODES_MAX: u32 = 4096;
 /// Fewest ranks of a row.
 pub const RANKS_MIN: u32 = 16;
 
-/// What is to be simulated.
+/// The simulated job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
     /// Ranks of the largest job.
@@ -73,7 +73,7 @@ pub enum ScaleError {
     Machines {
         /// Ranks of the job.
         ranks: u32,
-        /// What was waited for.
+        /// The awaited event.
         what: &'static str,
     },
 }
@@ -121,7 +121,7 @@ pub struct Row {
 /// All sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was asked for.
+    /// The requested value.
     pub settings: Settings,
     /// From small to large.
     pub rows: Vec<Row>,
@@ -159,7 +159,7 @@ impl Settings {
     }
 }
 
-/// Checkpoints of jobs of all sizes under both coordinators; `done` is told of each row.
+/// Checkpoints of jobs of all sizes under both coordinators; `done` gets each row.
 ///
 /// # Errors
 /// If the settings cannot be.

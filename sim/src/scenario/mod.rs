@@ -1,4 +1,4 @@
-//! Scenarios: plans written by hand, or reduced from a seed, with what must come of them.
+//! Scenarios: plans written by hand, or reduced from a seed, with their expected results.
 //!
 //! A scenario is text, a line for each thing. Settings that are left out are the plain ones ([`plain`]).
 //!
@@ -13,8 +13,8 @@
 //! on frozen #3 after 12us: crash cause
 //! ```
 //!
-//! Which history shows what depends on every draw of the world; so a scenario that is to last says `seeds 0 to 9`, and
-//! what it expects without a rule must be found with one of them.
+//! The result of a history depends on every draw of the world; so a lasting scenario says `seeds 0 to 9`, and its
+//! expected result without a rule must be found with one of them.
 //!
 //! The world that runs it is as deterministic as that of a seed: the seed draws what the plan leaves open (the program's
 //! messages, which frames are lost, how long each control message takes).
@@ -58,7 +58,7 @@ impl core::fmt::Display for Expectation {
     }
 }
 
-/// A plan and what must come of it.
+/// A plan and its expected result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scenario {
     /// What must come of it; a scenario without expectations expects nothing.

@@ -256,7 +256,7 @@ fn after_writes(words: &mut Words<'_>) -> Result<u64, ScenarioError> {
     Ok(after)
 }
 
-/// Whoever caused the moment, or another.
+/// The cause of the moment, or another.
 fn somebody(words: &mut Words<'_>) -> Result<Which, ScenarioError> {
     if words.one_of(&[("cause", true), ("other", false)])? {
         return Ok(Which::Cause);

@@ -1,4 +1,4 @@
-//! The settings of a scenario, in one list: what is read, what an error proposes, and what `sim scenario --help` explains.
+//! The settings of a scenario, in one list: for the parser, for proposals of errors, and for `sim scenario --help`.
 
 /// A setting.
 #[derive(Clone, Copy, Debug)]

@@ -162,7 +162,7 @@ fn each_setting_is_listed_with_what_is_usual() {
         let read = parse_plan(&line).unwrap_or_else(|error| panic!("{line}{error}"));
         assert_eq!(read, plain(), "{line}");
     }
-    // Whatever a plan says is one of them.
+    // Every setting of a plan is one of them.
     for seed in 0..100 {
         for line in write_plan(&generate(seed, 4)).lines() {
             let name = line.split(' ').next().unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::engine::random::CHANCE_ONE;
 const UNITS: [(&str, Nanos, usize); 4] =
     [("s", 1_000_000_000, 9), ("ms", 1_000_000, 6), ("us", 1_000, 3), ("ns", 1, 0)];
 
-/// Decimals of a percentage. One part of [`CHANCE_ONE`] is 0.0015 %, so four tell all chances apart.
+/// Decimals of a percentage. One part of [`CHANCE_ONE`] is 0.0015 %, so four distinguish all chances.
 const PERCENT_DECIMALS: usize = 4;
 
 /// Digits of a number that are read at most: more do not fit 64 bits with any unit.
@@ -73,7 +73,7 @@ pub(crate) fn parse_signed_duration(text: &str) -> Option<i64> {
     }
 }
 
-/// A chance in per cent, with as many decimals as tell it from its neighbours.
+/// A chance in per cent, with enough decimals to distinguish it from its neighbours.
 pub(crate) fn percent(chance: u16) -> String {
     let one = u64::from(CHANCE_ONE);
     let spellings = (0..=PERCENT_DECIMALS).map(|decimals| {

@@ -1,4 +1,4 @@
-//! One line of a scenario as words, and what is said when a word is not the expected one.
+//! One line of a scenario as words, and the error of an unexpected word.
 
 use core::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use crate::engine::queue::Nanos;
 /// Letters of a wrong word that an error repeats.
 const FOUND_LETTERS_MAX: usize = 40;
 
-/// What is wrong with a scenario.
+/// The faults of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: expected {expected}, found {found}")]
 pub struct ScenarioError {
@@ -51,7 +51,7 @@ impl<'a> Words<'a> {
         Some(word)
     }
 
-    /// The error of somebody who found `found`.
+    /// The error for the unexpected `found`.
     pub(super) fn wrong(&self, expected: impl Into<String>, found: Option<&str>) -> ScenarioError {
         let found = match found {
             None => "the end of the line".to_owned(),

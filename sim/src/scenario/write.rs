@@ -162,7 +162,7 @@ fn moment_word(moment: Moment) -> &'static str {
     }
 }
 
-/// `thing` is what a number counts: `rank` or `node`.
+/// `thing` is the counted kind: `rank` or `node`.
 fn which(which: Which, thing: &str) -> String {
     let of = if thing == "node" { "node of " } else { "" };
     match which {

@@ -56,7 +56,7 @@ pub struct Shrunk {
     pub steps_before: usize,
     /// Steps that are left.
     pub steps: usize,
-    /// The reduced plan as a scenario, with what is expected of it.
+    /// The reduced plan as a scenario, with its expected result.
     pub scenario: String,
     /// The reduced history.
     pub run: RunReport,

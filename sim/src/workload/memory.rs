@@ -59,8 +59,8 @@ pub struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// Makes the buffer of a receive that is about to be posted. Its operation is told by [`ReceiveBuffers::name`]; pieces
-    /// placed before that are its own, because they can only come from the posting.
+    /// Makes the buffer of the next receive. [`ReceiveBuffers::name`] sets its operation; pieces placed before that are
+    /// its own, because they can only come from the posting.
     pub fn prepare(&mut self, bytes: usize) {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();

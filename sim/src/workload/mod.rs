@@ -1,4 +1,4 @@
-//! The parallel program of a history: what each rank sends and receives, and what must come out.
+//! The parallel program of a history: each rank's sends and receives, and the expected result.
 //!
 //! The program is a list of rounds that all ranks know ([`script`]). In each round a rank sends messages whose content
 //! follows from its state, receives messages, and mixes what it received into its state, so that one message lost, doubled or

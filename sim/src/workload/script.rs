@@ -3,7 +3,7 @@
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::random::{Random, mix};
 
-/// Who sends to whom in a round.
+/// Senders and receivers of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// To the rank that is so many further.
@@ -30,7 +30,7 @@ pub enum Style {
     },
     /// From anybody, any message of the round.
     AnySource,
-    /// From a named source, whatever comes next.
+    /// From a named source, the next message.
     AnyTag,
 }
 
@@ -46,7 +46,7 @@ pub enum Posting {
 /// One round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// Who sends to whom.
+    /// Senders and receivers.
     pub shape: Shape,
     /// How receives name what they want.
     pub style: Style,
@@ -122,7 +122,7 @@ pub struct Script {
     pub salt: u64,
 }
 
-/// How large a script is to be.
+/// The size of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
     /// Messages of all ranks together, at least.
@@ -290,7 +290,7 @@ impl Script {
     }
 }
 
-/// What a receive asks for.
+/// The request of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Sender; `None`: anybody.
@@ -343,7 +343,7 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
 mod tests {
     use super::*;
 
-    /// Every message has exactly one receive that can take it, whatever the style.
+    /// Every message has exactly one receive that can take it, in every style.
     #[test]
     fn sends_and_receives_of_a_round_agree() {
         for seed in 0..40 {

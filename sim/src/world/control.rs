@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Who a party is now, as `from` is connected.
+    /// The present incarnation of a party, as `from` is connected.
     fn endpoint(&self, from: Endpoint, to: Party) -> Option<Endpoint> {
         let keepers_job = |keeper: u32| self.keepers.get(super::at(keeper)).map(|k| k.job);
         match (from, to) {

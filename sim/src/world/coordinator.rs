@@ -20,14 +20,14 @@ use crate::trace;
 
 /// Longest time of fencing the store.
 const FENCE_STORE_MAX: Nanos = 100 * MICRO;
-/// After so long somebody notices that the job has ended in failure and starts it again.
+/// After this time an operator notices that the job has ended in failure and starts it again.
 const OPERATOR_DELAY: Nanos = 5 * MILLI;
 /// Restarts by hand in one history. More means that the job cannot be saved.
 const OPERATOR_RESTARTS_MAX: u32 = 12;
 /// Node that the coordinator and the checkpoint directory are on.
 pub(crate) const HEAD_NODE: u32 = 0;
 
-/// A coordinator and what its shell knows.
+/// A coordinator and its shell's state.
 #[derive(Debug)]
 pub(crate) struct JobShell {
     pub(crate) number: u32,
@@ -183,14 +183,14 @@ impl World {
         }
     }
 
-    /// The launcher gives up; somebody has to start the job again.
+    /// The launcher gives up; an operator has to start the job again.
     pub(crate) fn end_launcher(&mut self) {
         self.job = None;
         self.orphan_keepers();
         self.call_operator(OPERATOR_DELAY);
     }
 
-    /// Somebody will start the job again.
+    /// An operator will start the job again.
     pub(crate) fn call_operator(&mut self, delay: Nanos) {
         if !self.operator_called {
             self.operator_called = true;

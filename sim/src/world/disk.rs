@@ -24,7 +24,7 @@ const MEMORY: u32 = kinds::FIRST_PRIVATE;
 /// Committed generations that are kept.
 const KEEP: u32 = 2;
 
-/// EIO, for failures whose number nobody asks for.
+/// EIO, for failures whose number does not matter.
 const FAILED: u32 = 5;
 
 /// Outcome of an operation of the store; `None`: the power went out during it.
@@ -70,8 +70,8 @@ impl World {
 
     /// The job is over: after the last cleaning up nothing but whole generations is there, and no more than are kept.
     pub(crate) fn judge_store(&mut self) {
-        // A fault that was planned and has not been met belongs to no history any more. The power may have gone out while a
-        // process that was being killed wrote its image: nobody has looked since.
+        // A fault that was planned and has not been met belongs to no history any more. The power may have gone out
+        // while a process that was being killed wrote its image: this was not noticed since.
         self.directory.storage().clear_fault();
         if self.directory.storage().is_crashed() {
             self.lose_unsynced();
@@ -95,7 +95,7 @@ impl World {
         self.judges.report(Violation::Leftover { what });
     }
 
-    /// Turns what the store says into what a machine is told; notices when the power has gone out.
+    /// Turns the store's result into a machine's input; notices when the power has gone out.
     fn outcome<T>(&mut self, what: &str, result: Result<T, StoreError>) -> Outcome<T> {
         match result {
             Ok(value) => Some(Ok(value)),
@@ -167,7 +167,7 @@ impl World {
             return;
         }
         if let Ok(mut writer) = self.directory.begin_image(id, rank) {
-            // Nobody is left to hear of an error.
+            // No receiver for an error is left.
             let _ = writer.section(self.directory.storage(), Section::new(MEMORY, 1, &writing.image.memory));
         }
     }
@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// The head node has lost power: its disk keeps what it likes of what was not synced.
+    /// The head node has lost power: its disk keeps arbitrary parts of unsynced data.
     pub(crate) fn lose_unsynced(&mut self) {
         let World { directory, timing, counts, .. } = self;
         let mut tearing = false;
@@ -342,7 +342,7 @@ impl World {
                 }
                 return stay;
             }
-            // Half of the writes are torn, because that is what formats have to stand.
+            // Half of the writes are torn, because formats have to survive that.
             let choice = if n == 3 && timing.percent(50) { 2 } else { timing.below(2) };
             tearing = choice == 2;
             if choice == 0 {

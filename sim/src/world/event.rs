@@ -42,7 +42,7 @@ impl Event {
     }
 }
 
-/// Somebody who sends and receives control messages: this very incarnation of it.
+/// One incarnation of a sender and receiver of control messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     /// The coordinator with this number.
@@ -84,10 +84,10 @@ pub(crate) enum Task {
     Step { step: usize, cause: Option<u32> },
     /// A broken rail is opened anew.
     RailUp { process: u32, port: u32, rail: u32 },
-    /// Somebody asks that all ranks go over another NIC, at the latest at `until`.
+    /// A request that all ranks use another NIC, at the latest at `until`.
     ChangeRails { frame_bytes_max: u32, until: crate::engine::queue::Nanos },
-    /// A rank is told something of it.
-    RailTold { process: u32, life: Life, message: Box<ckpt_glue::Message> },
+    /// A message about it to a rank.
+    RailMessage { process: u32, life: Life, message: Box<ckpt_glue::Message> },
     /// What a rank answers has come.
     RailSaid { life: Life, rank: Rank, message: Box<ckpt_glue::Message> },
     /// A rank looks how far it is.
@@ -100,7 +100,7 @@ pub(crate) enum Task {
     KeeperOrphaned { keeper: u32 },
     /// The launcher starts a keeper on a node whose keeper is gone.
     KeeperAgain { node: u32, job: u32 },
-    /// Somebody starts the job again.
+    /// An operator starts the job again.
     Operator,
     /// A patient person looks whether a checkpoint can be asked for.
     Ask { until: crate::engine::queue::Nanos },

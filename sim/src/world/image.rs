@@ -100,7 +100,7 @@ pub(crate) fn link_ends(frozen: &[FrozenPort]) -> Vec<LinkEnd> {
     ends
 }
 
-/// Whether the user memory that a port's section carried is what the program's own memory says.
+/// Whether the user memory that a port's section carried equals the program's own memory.
 pub(crate) fn agrees(carried: &nic_freeze::Carried, program: &Program, port: u32) -> bool {
     let memory = UserMemory { program, port };
     let sends = carried.sends.iter().all(|(op, bytes)| {

@@ -20,7 +20,7 @@ const REAP_MAX: Nanos = 60 * MICRO;
 /// What SIGKILL leaves behind.
 pub(crate) const KILLED: ExitStatus = ExitStatus::Signal(9);
 
-/// A keeper and what its shell knows.
+/// A keeper and its shell's state.
 #[derive(Debug)]
 pub(crate) struct KeeperShell {
     pub(crate) node: u32,
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A process is gone; its keeper will hear of it.
+    /// A process is gone; its keeper will be informed.
     pub(crate) fn end_process(&mut self, number: u32, status: ExitStatus) {
         let process = &self.processes[at(number)];
         if !process.is_alive() {

@@ -107,7 +107,7 @@ pub struct World {
     connections: Vec<Connection>,
     tasks: Tasks,
     directory: JobDirectory<Memory>,
-    /// Images that have been written, with what the judges know of them.
+    /// Images that have been written, with the judges' records of them.
     images: Vec<(store::GenerationId, Rank, Generation)>,
     partitions: Vec<Partition>,
     /// On their way to another NIC, and bytes of the longest frame of the one that was decided last.

@@ -16,7 +16,7 @@ use crate::engine::trace::Actor;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX};
 use crate::trace;
 
-/// How a rank ends that cannot raise its epoch: it could read nobody's frames any more (R2).
+/// The end of a rank that cannot raise its epoch: it could not read its peers' frames any more (R2).
 const ABORTED: ExitStatus = ExitStatus::Signal(6);
 
 /// What the ports stand still for.
@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
     Raise { epoch: Epoch },
 }
 
-/// Ports on their way to a stand: nobody makes progress on them.
+/// Ports that are being frozen: no thread makes progress on them.
 #[derive(Debug)]
 pub(crate) struct PortFreeze {
     ports: Vec<Freeze>,

@@ -74,8 +74,8 @@ pub(crate) struct Process {
     pub(crate) participant: Option<Participant>,
     /// Control messages that wait until it runs.
     pub(crate) mailbox: Vec<ControlMessage>,
-    /// The counted point that the participant has been told of last.
-    pub(crate) point_told: Option<u64>,
+    /// The counted point last given to the participant.
+    pub(crate) point_given: Option<u64>,
     pub(crate) writing: Option<Writing>,
     /// Digest of the program's memory at the cut, while it stands still after it.
     pub(crate) memory_at_cut: Option<u64>,

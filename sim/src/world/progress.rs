@@ -2,7 +2,7 @@
 
 use ckpt_glue::Participant;
 use drivers::Driver as _;
-use transport::wire::{Header, tell_place};
+use transport::wire::{Header, write_place};
 use transport::{Event as PortEvent, Port, RailIndex};
 
 use super::World;
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// A frame waits for the process. Without a helper nobody looks while the program computes.
+    /// A frame waits for the process. Without a helper it is not seen while the program computes.
     pub(crate) fn wake_after_arrival(&mut self, process: u32, when: Nanos) {
         let busy_until = self.processes[at(process)].busy_until;
         let when = if self.plan.helper { when } else { when.max(busy_until) };
@@ -372,7 +372,7 @@ impl World {
                 && let Some(frame) = place.nic.lease()
             {
                 let told = PayloadAddress { process: number, port: port_number, op: announced.op, offset: 0 };
-                tell_place(&mut frame[announced.body..], told.bits());
+                write_place(&mut frame[announced.body..], told.bits());
             }
             let payload = match transmit.payload {
                 None => drivers::Payload::EMPTY,

@@ -8,7 +8,7 @@ use crate::engine::trace::Actor;
 use crate::judge::Violation;
 use crate::trace;
 
-/// Pieces that are not to be had, one of so many: the system refuses, or the peer has just let go.
+/// Unavailable pieces, one of so many: the system refuses, or the peer has just let go.
 const REFUSED_ONE_OF: u64 = 24;
 
 /// Where a payload lies: an address in the world.
@@ -25,7 +25,7 @@ impl PayloadAddress {
     const OP: u32 = 18;
     const PORT: u32 = 2;
 
-    /// Never 0, which tells no place; 0 too for what finds no room.
+    /// Never 0, which means no place; also 0 for memory without room.
     pub(crate) fn bits(self) -> u64 {
         if self.op.0 >> PayloadAddress::OP != 0
             || self.offset >> PayloadAddress::OFFSET != 0

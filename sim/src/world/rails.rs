@@ -34,7 +34,7 @@ pub(crate) struct Change {
 /// A rank's part.
 #[derive(Debug, Default)]
 pub(crate) struct RankRails {
-    /// What it has been told and not read, in order; when the next may come.
+    /// Unread messages, in order; when the next may come.
     mailbox: VecDeque<Message>,
     told_at: Nanos,
     /// The rail that it has.
@@ -57,7 +57,7 @@ fn index(rail: u32) -> RailIndex {
 }
 
 impl World {
-    /// Somebody asks for the change; tries again until `until` if the job does not run.
+    /// Requests the change; tries again until `until` if the job does not run.
     pub(crate) fn change_rails(&mut self, frame_bytes_max: u32, until: Nanos) {
         if self.plan.rails != 2 {
             return;
@@ -96,7 +96,7 @@ impl World {
                         // A stream keeps its order.
                         rails.told_at = (rails.told_at + 1).max(self.queue.now() + delay);
                         let (when, message) = (rails.told_at, Box::new(message.clone()));
-                        self.task_at(when, Task::RailTold { process, life, message });
+                        self.task_at(when, Task::RailMessage { process, life, message });
                     }
                 }
                 Output::Decided => self.frame_bytes_max = change.frame_bytes_max,
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    pub(crate) fn rail_told(&mut self, number: u32, life: Life, message: Message) {
+    pub(crate) fn rail_message(&mut self, number: u32, life: Life, message: Message) {
         let process = &mut self.processes[at(number)];
         if process.is_alive() && process.life == life {
             process.rails.mailbox.push_back(message);
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Reads what a rank has been told, and looks whether anything needs its old NIC: as soon as it runs.
+    /// Reads a rank's messages, and checks whether anything needs its old NIC: as soon as it runs.
     pub(crate) fn look_at_rails(&mut self, number: u32) {
         loop {
             let process = &mut self.processes[at(number)];

@@ -53,7 +53,7 @@ impl World {
             enrolment: None,
             participant: None,
             mailbox: Vec::new(),
-            point_told: None,
+            point_given: None,
             writing: None,
             memory_at_cut: None,
             writes: 0,
@@ -291,7 +291,7 @@ impl World {
         process.participant =
             Some(Participant::new(Rank(process.rank), mode, started.epoch, points, sabotage));
         // The point at which it was saved has been passed.
-        process.point_told = (process.life_number > 1 && points > 0).then_some(points);
+        process.point_given = (process.life_number > 1 && points > 0).then_some(points);
         process.enrolment = None;
         process.phase = Phase::Running;
         let counted = u32::from(mode == CutMode::Counted);
@@ -300,7 +300,7 @@ impl World {
         self.wake(number, self.queue.now() + 1);
     }
 
-    /// Tells one port of a process where its peers are on one rail.
+    /// Gives one port of a process its peers' addresses on one rail.
     fn set_paths(&mut self, number: u32, port: u32, rail: u32) {
         let process = &mut self.processes[at(number)];
         let nic = &mut self.stations[process.stations[at(port * self.plan.rails + rail)]].nic;
@@ -502,10 +502,10 @@ impl World {
         let Some(count) = process.program.at_point().filter(|_| self.plan.mode == Mode::Counted) else {
             return;
         };
-        if process.point_told == Some(count) || count == 0 {
+        if process.point_given == Some(count) || count == 0 {
             return;
         }
-        process.point_told = Some(count);
+        process.point_given = Some(count);
         if process.participant.as_ref().is_some_and(|participant| participant.cuts_at(count)) {
             self.tell_unreceived(number);
         }
@@ -550,7 +550,7 @@ impl World {
         self.nodes[at(self.processes[at(number)].node)].clock.read(self.queue.now())
     }
 
-    /// What is left of a process that is gone.
+    /// The rest of a process that is gone.
     pub(crate) fn bury(&mut self, number: u32) {
         let process = &mut self.processes[at(number)];
         if process.phase == Phase::Dead {
@@ -563,7 +563,7 @@ impl World {
         process.frozen.clear();
         process.mailbox.clear();
         for station in core::mem::take(&mut process.stations) {
-            // Another process may have what this one has left.
+            // Another process may have the address that this one has left.
             if self.stations[station].process == Some(number) {
                 self.stations[station].close();
             }

@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// The moment of the first crash has not come in time, or there was nobody to crash: it happens now.
+    /// The moment of the first crash has not come in time, or there was nothing to crash: it happens now.
     pub(crate) fn crash_overdue(&mut self) {
         let floors = &self.plan.floors;
         if self.crashes > 0 || floors.restarts == 0 || self.frames_delivered < floors.crash_by_frames {
@@ -181,7 +181,7 @@ impl World {
             let status = job.machine.status();
             status.phase == JobPhase::Running && status.saving.is_none() && !self.asking
         });
-        // Without a launcher there is nobody to ask.
+        // Without a launcher there is nothing to ask.
         if ready || self.job.is_some() && self.queue.now() >= until {
             self.asking = true;
             self.request_checkpoint();
@@ -256,8 +256,8 @@ impl World {
         self.calm_at = self.calm_at.max(self.queue.now() + down);
     }
 
-    /// The connections of a node's keeper break. Nobody knows what was lost with them, so that keeper ends its ranks and
-    /// itself, and the launcher starts another.
+    /// The connections of a node's keeper break. Lost messages are unknown, so that keeper ends its ranks and itself,
+    /// and the launcher starts another.
     fn break_control(&mut self, node: u32) {
         let mine = |k: &super::keepers::KeeperShell| k.alive && k.node == node;
         let Some(keeper) = self.keepers.iter().rposition(mine) else { return };

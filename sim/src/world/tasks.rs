@@ -61,7 +61,7 @@ impl World {
             Task::Step { step, cause } => self.perform_step(step, cause),
             Task::RailUp { process, port, rail } => self.rail_up(process, port, rail),
             Task::ChangeRails { frame_bytes_max, until } => self.change_rails(frame_bytes_max, until),
-            Task::RailTold { process, life, message } => self.rail_told(process, life, *message),
+            Task::RailMessage { process, life, message } => self.rail_message(process, life, *message),
             Task::RailSaid { life, rank, message } => self.rail_said(life, rank, *message),
             Task::RailLook { process } => self.look_at_rails(process),
             Task::RailsDue => self.rails_due(),

@@ -15,7 +15,7 @@ const COMPLETION_DELAY_MAX: Nanos = 12 * MICRO;
 const POLL_DELAY_MAX: Nanos = 3 * MICRO;
 
 impl World {
-    /// The NIC has been told of frames: it will read them soon.
+    /// The NIC has been notified of frames: it will read them soon.
     pub(crate) fn ring_doorbell(&mut self, station: usize) {
         let place = &mut self.stations[station];
         if place.nic.has_to_read() && !place.reading {

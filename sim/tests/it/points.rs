@@ -32,7 +32,7 @@ fn lines(trace: &str, with: &str) -> usize {
     trace.lines().filter(|line| line.contains(with)).count()
 }
 
-/// R2: whatever happens, a job of native ranks comes to its end with the right result.
+/// R2: under all faults, a job of native ranks ends with the right result.
 #[test]
 fn counted_histories_come_to_their_end() {
     let commits: u64 = (0..100).map(|seed| run(counted(seed)).0).sum();
@@ -59,8 +59,8 @@ fn in_a_calm_network_checkpoints_are_committed() {
     );
 }
 
-/// R2, R4: frames get lost, and some of them are what a rank needs to come to its point after their sender has cut; given
-/// time enough nobody misses it.
+/// R2, R4: frames get lost, and a rank needs some of them to reach its point after their sender has cut; with enough
+/// time no rank misses it.
 #[test]
 fn loss_keeps_nobody_from_its_point() {
     let mut commits = 0;

@@ -1,4 +1,4 @@
-//! Every scenario in `scenarios/` comes out as it says: what must hold holds, and what must be noticed without a rule is.
+//! Every scenario in `scenarios/` has its expected result: properties hold, and the loss of a rule is noticed.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -36,7 +36,7 @@ pub struct Chain<R> {
     base: Option<R>,
 }
 
-/// Who has a block.
+/// The owner of a block.
 pub(super) enum Owner {
     /// Layer, and number of the block in its packets.
     Layer(usize, u64),
@@ -175,8 +175,8 @@ impl<R: Source> Chain<R> {
 }
 
 impl<R: Source + Sync> Chain<R> {
-    /// The whole content, by so many threads: `write` gets blocks that follow each other, with the place of the first one. Nothing of it is to be used before this has returned:
-    /// that a base is the right one is known at the end.
+    /// The whole content, by so many threads: `write` gets blocks that follow each other, with the place of the first
+    /// one. Use nothing of it before this returns: whether the base is the right one is known at the end.
     pub fn restore(
         &self,
         threads: NonZeroUsize,
@@ -260,7 +260,7 @@ impl<R: Source + Sync> Chain<R> {
         gathered.map_or(Ok(()), |(from, at, length)| write(from, &content[at..at + length]))
     }
 
-    /// Runs of places that nobody but the base has, none longer than what is read at once.
+    /// Runs of places that only the base has, none longer than one read.
     fn taken_from_base(&self) -> Vec<(u64, u64)> {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         if self.base.is_none() {

@@ -1,4 +1,4 @@
-//! What is wrong with a delta, or with what it is to be applied to.
+//! Errors of a delta, or of the content that it is applied to.
 
 use super::hash::ContentName;
 use crate::packets::PacketsError;
@@ -29,8 +29,8 @@ pub enum DeltaError {
         "the {what} has format version {found}, this build reads {known}; use a build that reads version {found}"
     )]
     UnsupportedVersion { what: &'static str, found: u16, known: u16 },
-    /// What is written with a right checksum contradicts itself.
-    #[error("the {what} contradicts itself; whoever wrote it made a mistake, or it was forged")]
+    /// Contents with a right checksum contradict themselves.
+    #[error("the {what} contradicts itself; its writer made a mistake, or it was forged")]
     Unreadable { what: &'static str },
     /// Blocks of different lengths cannot be compared.
     #[error("blocks of {expected} bytes were expected, these have {found}; make both with one --block-bytes")]
@@ -57,26 +57,24 @@ pub enum DeltaError {
     /// The base ends before a block that the delta takes from it.
     #[error("the delta takes block {place} from its base, which ends before; it is another file, or was cut")]
     BaseTooShort { place: u64 },
-    /// What came out is not what the delta was made of.
+    /// The result differs from the content that the delta was made of.
     #[error(
         "applied, the delta gives content {found}, it was made of {expected}; the base is another file, or has changed since"
     )]
     ContentDiffers { expected: ContentName, found: ContentName },
     /// A block does not have the hash that stands in the index.
     #[error(
-        "the block at place {place} is not the one that the index names; whoever wrote it made a mistake, or it was forged"
+        "the block at place {place} is not the one that the index names; its writer made a mistake, or it was forged"
     )]
     BlockDiffers { place: u64 },
     /// Neither the delta nor what is below it has the block.
-    #[error("block {place} was asked for, and the content has none there")]
+    #[error("block {place} was requested, but the content has no such block")]
     NoSuchBlock { place: u64 },
     /// There is no such checkpoint in the folder.
     #[error("checkpoint {number} is not there; {}", match newest { Some(newest) => format!("the newest is {newest}"), None => "there is none".to_owned() })]
     NoSuchNumber { number: u64, newest: Option<u64> },
-    /// What a checkpoint needs is gone.
-    #[error(
-        "checkpoint {number} needs checkpoint {base}, which is not there; it was removed by somebody else"
-    )]
+    /// The base of a checkpoint is gone.
+    #[error("checkpoint {number} needs checkpoint {base}, which is missing: another process removed it")]
     ChainBroken { number: u64, base: u64 },
     /// A file says another number than its name.
     #[error(

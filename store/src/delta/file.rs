@@ -18,14 +18,15 @@ const HEAD_BYTES: usize = 104;
 const HAS_BASE: u32 = 1;
 const BECOMES_BASE: u32 = 2;
 
-/// What a delta says about itself besides its blocks. Numbers count the checkpoints of a [`super::Series`]; where the caller names the files they are 0.
+/// The facts of a delta besides its blocks. Numbers count the checkpoints of a [`super::Series`]; where the caller
+/// names the files they are 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Its own number.
     pub number: u64,
     /// That of its base.
     pub base_number: u64,
-    /// What it was made of.
+    /// The content that it was made of.
     pub name: ContentName,
     /// The content below it; `None`: it is full.
     pub base: Option<ContentName>,
@@ -33,7 +34,7 @@ pub struct Facts {
     pub becomes_base: bool,
 }
 
-/// What stands beside the blocks.
+/// The data beside the blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Index {
     pub(super) facts: Facts,
@@ -188,7 +189,7 @@ pub struct DeltaReader {
 }
 
 impl DeltaReader {
-    /// Reads trailer and index of what is all of `source`.
+    /// Reads trailer and index of a delta that takes all of `source`.
     pub fn open(source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<DeltaReader, DeltaError> {
         let (blocks, index) = parts(source)?;
         let index =
@@ -201,7 +202,7 @@ impl DeltaReader {
         Ok(DeltaReader { index, packets, blocks_bytes: blocks.bytes() })
     }
 
-    /// What a delta says about itself: of its index only the first packet is read.
+    /// The facts of a delta: of its index only the first packet is read.
     pub fn facts_of(source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<Facts, DeltaError> {
         let (_, index) = parts(source)?;
         let reader = PacketReader::open(&index, key)?;
@@ -217,7 +218,7 @@ impl DeltaReader {
         Ok(self.packets.verify(&blocks)?)
     }
 
-    /// What it says about itself.
+    /// Its facts.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.index.facts

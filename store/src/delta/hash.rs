@@ -6,8 +6,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
 /// Hash of one block: XXH3, 128 bits, with the seed of the signature.
 ///
-/// A block that changed and whose hash is the same by chance is missed: 2^-128 for each block that changes, because it is compared with one other hash only.
-/// The function is not made against people who choose both contents; the seed, which they do not know, is what stands in their way.
+/// A block that changed and whose hash is the same by chance is missed: 2^-128 for each block that changes, because it
+/// is compared with one other hash only. The function does not resist an attacker who chooses both contents; only the
+/// seed, which the attacker does not know, protects against that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockHash(pub u128);
 

@@ -6,8 +6,8 @@
 //! base's signature, in [packets](crate::packets), and the places and hashes of these blocks, so that the signature of what it makes follows from the
 //! base's. A delta without a base holds every block: it is *full*.
 //!
-//! * [`DeltaWriter`] makes a delta in one pass, fed by content alone ([`DeltaWriter::push`]) or told what has not been written
-//!   ([`DeltaWriter::unwritten`]), as the kernel does.
+//! * [`DeltaWriter`] makes a delta in one pass, fed by content alone ([`DeltaWriter::push`]) or informed of unwritten
+//!   places ([`DeltaWriter::unwritten`]), as the kernel does.
 //! * [`DeltaReader`] opens one, [`Chain`] a delta with all that it needs: any block alone, blocks one after the other ([`Cursor`]), or the whole content, by several
 //!   threads.
 //! * [`Rules`] say which checkpoint is whose base; [`Series`] keeps the checkpoints of one content in a folder by them.

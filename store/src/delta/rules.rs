@@ -16,7 +16,7 @@ pub enum Strategy {
     },
 }
 
-/// The strategy, and what bounds it.
+/// The strategy and its bounds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rules {
     /// Which bases.
@@ -42,7 +42,7 @@ pub struct SeriesState {
     pub newest: (u64, u32),
 }
 
-/// What the next checkpoint is to be.
+/// The kind of the next checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
     /// Without a base.
@@ -55,7 +55,7 @@ pub enum Choice {
 }
 
 impl Rules {
-    /// What comes after these.
+    /// The next decision after these.
     #[must_use]
     pub fn choose(&self, state: Option<&SeriesState>) -> Choice {
         let Some(SeriesState { base, full, newest }) = state else { return Choice::Full };

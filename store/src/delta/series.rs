@@ -24,7 +24,7 @@ use crate::storage::{Appended, EntryKind, Storage, StorageError, Stored};
 /// A checkpoint of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// What it says about itself.
+    /// Its facts.
     pub facts: Facts,
     /// Bytes of its file.
     pub bytes: u64,
@@ -49,7 +49,7 @@ pub struct Series<S> {
 pub struct Making {
     /// Bytes of a block; if it is not that of the base, the checkpoint is full.
     pub block_bytes: u32,
-    /// What hashes begin with, unless a base has another: a random number, once chosen.
+    /// The seed of hashes, unless a base has another: a random number, once chosen.
     pub seed: u64,
     /// How blocks are compressed.
     pub compression: Compression,
@@ -197,7 +197,7 @@ impl<S: Storage> Series<S> {
         Ok(signature.expect("a chain without a file below has a signature"))
     }
 
-    /// Begins the next checkpoint. What a base cannot be had for becomes full.
+    /// Begins the next checkpoint. A checkpoint without an available base becomes full.
     pub fn begin(&mut self, making: &Making) -> Result<Adding<'_, S>, StoreError> {
         let newest = self.newest();
         let last = newest.max(self.damaged.keys().next_back().copied());
@@ -248,8 +248,8 @@ impl<S: Storage> Series<S> {
         }
     }
 
-    /// Removes checkpoints, but for the newest `keep` and what they need. Returns the numbers of those that went, the newest first: at no instant
-    /// is there one that lacks its base.
+    /// Removes checkpoints, but for the newest `keep` and what they need. Returns the numbers of removed checkpoints,
+    /// the newest first: at no instant does a checkpoint lack its base.
     pub fn collect(&mut self, keep: usize) -> Result<Vec<u64>, StoreError> {
         let mut needed: Vec<u64> = Vec::new();
         for number in self.members.keys().rev().take(keep.max(1)) {
@@ -271,7 +271,7 @@ impl<S: Storage> Series<S> {
 
     fn forget_signature(&mut self, number: u64) {
         self.signatures.remove(&number);
-        // What is left helps, and harms nobody.
+        // Remains do no harm.
         let _ = self.storage.remove_file(&path_of(&self.folder, number, SIGNATURE));
     }
 
@@ -362,7 +362,7 @@ impl<S: Storage> Adding<'_, S> {
         let summary = match published {
             Ok(summary) => summary,
             Err(error) => {
-                // What is half done helps nobody, and on a full disk its room is wanted.
+                // A half-written file is useless, and a full disk needs its room.
                 let _ = series.storage.remove_file(&temporary);
                 return Err(error);
             }

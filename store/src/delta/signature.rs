@@ -81,7 +81,7 @@ impl Signature {
         self.block_bytes
     }
 
-    /// What the hashes begin with.
+    /// The seed of the hashes.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -228,7 +228,7 @@ pub(super) fn parse_hashes(bytes: &[u8]) -> Option<Vec<BlockHash>> {
     rest.is_empty().then(|| hashes.iter().map(|hash| BlockHash(u128::from_le_bytes(*hash))).collect())
 }
 
-/// Hashes do not compress, and what is read as a whole is to be no longer than its file.
+/// Hashes do not compress, and a buffer that is read as a whole must not exceed its file.
 pub(super) fn write_whole(
     sink: &mut impl Sink,
     bytes: &[u8],
@@ -243,7 +243,7 @@ pub(super) fn write_whole(
 pub(super) fn read_whole(source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<Vec<u8>, DeltaError> {
     let reader = PacketReader::open(source, key)?;
     let content_bytes = reader.footer().content_bytes;
-    // What was not compressed is not longer than its file: so is what is allocated for it.
+    // Uncompressed content is not longer than its file, which bounds the allocation.
     let bytes = usize::try_from(content_bytes).ok().filter(|_| content_bytes <= source.bytes());
     let mut content = Vec::with_capacity(bytes.ok_or(DeltaError::Unreadable { what: "signature or index" })?);
     reader.read_all(source, |packet| {

@@ -12,9 +12,9 @@ use crate::packets::{Compression, Cut, PacketWriter, Sealing, Sink};
 /// How a delta is made.
 #[derive(Clone, Debug, Default)]
 pub struct DeltaOptions {
-    /// What it is to hold the difference to; `None`: it holds everything.
+    /// The base that it holds the difference to; `None`: it holds everything.
     pub base: Option<Arc<Signature>>,
-    /// What is compared as well, without being stored: the checkpoint before.
+    /// The checkpoint before, which is compared as well, without being stored.
     pub previous: Option<Arc<Signature>>,
     /// How its blocks are compressed.
     pub compression: Compression,
@@ -45,12 +45,12 @@ pub struct DeltaWriter {
     since_previous: u64,
 }
 
-/// What was made.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct DeltaSummary {
     /// Of the content.
     pub signature: Arc<Signature>,
-    /// What the delta says about itself.
+    /// The facts of the delta.
     pub facts: Facts,
     /// How much differs.
     pub differences: Differences,

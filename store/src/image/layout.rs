@@ -227,7 +227,7 @@ pub fn table_bytes(sections: u32) -> u64 {
 /// One section as the table describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is: [`crate::kinds`].
+    /// Its kind: [`crate::kinds`].
     pub kind: u32,
     /// Version of its content.
     pub version: u16,
@@ -241,7 +241,7 @@ pub struct Entry {
     pub stored_bytes: u64,
     /// Bytes of its content.
     pub bytes: u64,
-    /// Checksum of what is stored.
+    /// Checksum of the stored bytes.
     pub checksum: u64,
 }
 

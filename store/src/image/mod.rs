@@ -70,7 +70,7 @@ impl Identity {
 /// One section to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// What it is: [`crate::kinds`].
+    /// Its kind: [`crate::kinds`].
     pub kind: u32,
     /// Version of its content, counted by the crate that makes it.
     pub version: u16,
@@ -105,14 +105,14 @@ pub struct KindSummary {
     pub bytes: u64,
 }
 
-/// What the manifest says about an image.
+/// The manifest's data of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSummary {
     /// Names its content.
     pub digest: ImageDigest,
     /// Length of the file.
     pub bytes: u64,
-    /// What it holds, by rising kind.
+    /// Its sections, by rising kind.
     pub kinds: Vec<KindSummary>,
 }
 

@@ -54,8 +54,8 @@ impl ImageReader {
         if self.header.is_encrypted { Ok(()) } else { Err(self.failed(ImageError::NotEncrypted)) }
     }
 
-    /// Has encrypted sections read with `key`: without it their bytes can be verified, and not read. An image that is not encrypted is refused: whoever has a
-    /// key knows that it is. Reads the seal, 16 bytes for each page.
+    /// Has encrypted sections read with `key`: without it their bytes can be verified but not read. An image that is
+    /// not encrypted is refused: a caller with a key expects an encrypted one. Reads the seal, 16 bytes for each page.
     pub fn unlock<S: Storage>(&mut self, storage: &mut S, key: &Key) -> Result<(), StoreError> {
         self.expect_encrypted()?;
         let number = self.find(kinds::SEAL)?;
@@ -103,7 +103,7 @@ impl ImageReader {
         self.digest
     }
 
-    /// What a manifest says about this image.
+    /// A manifest's data of this image.
     #[must_use]
     pub fn summary(&self) -> ImageSummary {
         ImageSummary::of(&self.header, &self.entries, self.digest)
@@ -198,7 +198,7 @@ impl ImageReader {
             }
             take(&buffer[..padding])?;
             let mut checksum = Checksum::new();
-            // What is damaged has a wrong tag as well: that is told only of what is whole.
+            // Damaged pages have a wrong tag as well: a wrong tag is reported only of whole pages.
             let mut sealed = Ok(());
             let mut position = entry.offset;
             let end = entry.offset + entry.stored_bytes;

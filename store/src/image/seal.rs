@@ -1,7 +1,7 @@
 //! Encrypted images: only who has the key can read what is secret of their pages, or change any of them unnoticed.
 //!
-//! Encrypted bytes lie where plain ones would, and are as many: whatever looks at an image page by page, and whatever only wants to know whether it is
-//! whole, needs no key. What else there is of it (salt, check of the key, tags) is in one section at the end, the *seal*.
+//! Encrypted bytes lie where plain ones would, and are as many: code that handles an image page by page, or only
+//! verifies that it is whole, needs no key. Salt, check of the key and tags are in one section at the end, the *seal*.
 
 use core::fmt;
 use core::mem::size_of;
@@ -56,7 +56,8 @@ impl fmt::Debug for ImageKey {
     }
 }
 
-/// Whether sections of this kind are encrypted, if the image is: all are but those without which nobody knows what an image needs, or where its pages belong.
+/// Whether sections of this kind are encrypted, if the image is: all are, except those that say what an image needs or
+/// where its pages belong.
 #[must_use]
 pub fn is_secret(kind: u32) -> bool {
     !matches!(kind, kinds::BASE | kinds::SEAL | kinds::PROCESS_PLACES)
@@ -105,7 +106,8 @@ impl SectionSeal {
     }
 }
 
-/// What the tag of the table covers: what the header says besides lengths, and what the table says of each section but the seal.
+/// The bytes that the tag of the table covers: the header without lengths, and the table's entries of all sections but
+/// the seal.
 fn described(header: &Header, sections: &[Entry]) -> Vec<u8> {
     let mut bytes = header.emit()[..Header::IDENTITY_BYTES].to_vec();
     sections.iter().for_each(|entry| bytes.extend_from_slice(&entry.emit()));

@@ -24,7 +24,7 @@ const _: () = assert!(ZEROS.len() as u64 == PADDING_BYTES_MAX);
 /// Sections below [`PAGE_ALIGNED_BYTES_MIN`] start at a multiple of this.
 const SMALL_ALIGNMENT: u64 = 8;
 
-/// Decides what bytes come next and what the table will say; writes nothing itself.
+/// Decides the next bytes and the contents of the table; writes nothing itself.
 #[derive(Clone)]
 struct Encoder {
     identity: Identity,
@@ -74,7 +74,7 @@ impl Encoder {
         Ok(padding)
     }
 
-    /// Takes the next bytes of the open section; returns what is to be stored of them now.
+    /// Takes the next bytes of the open section; returns the bytes to store now.
     fn update<'a>(&mut self, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, ImageError> {
         let stored = match &mut self.sealer {
             Some(sealer) => sealer.update(bytes),
@@ -137,7 +137,7 @@ impl Encoder {
         }
     }
 
-    /// The table to write at the end, the header to write over the beginning, and what the manifest will say.
+    /// The table to write at the end, the header to write over the beginning, and the manifest's entry.
     fn finish(&self) -> (Vec<u8>, [u8; HEADER_BYTES], ImageSummary) {
         assert!(self.open.is_none(), "the last section was ended");
         let table = emit_table(&self.entries);
@@ -325,7 +325,7 @@ impl<F> ImageWriter<F> {
         match self.finish_in_place(storage) {
             Ok(summary) => Ok(summary),
             Err(error) => {
-                // What is half done helps nobody, and on a full disk its room is wanted.
+                // A half-written file is useless, and a full disk needs its room.
                 let left = if self.is_named { &self.path } else { &self.temporary };
                 let _ = storage.remove_file(left);
                 Err(error)
@@ -402,8 +402,8 @@ impl<F> ImageWriter<F> {
 
 /// A section that another process writes: pages of a process, by a fork of it.
 impl ImageWriter<DirectoryFile> {
-    /// Opens a section that begins at a page of the file, and returns its offset. Whoever writes it uses
-    /// [`ImageWriter::file`] and offsets of its own; [`ImageWriter::end_outside`] says what was written.
+    /// Opens a section that begins at a page of the file, and returns its offset. Its writer uses [`ImageWriter::file`]
+    /// and offsets of its own; [`ImageWriter::end_outside`] reports the written bytes.
     ///
     /// # Panics
     /// If the section before was not ended.
@@ -419,7 +419,8 @@ impl ImageWriter<DirectoryFile> {
         Ok(self.encoder.position)
     }
 
-    /// How whoever writes that section has to encrypt its pages; `None`: not at all. The tags go behind the last page, and lie there until this writer takes them away.
+    /// How the writer of that section has to encrypt its pages; `None`: not at all. The tags go behind the last page,
+    /// and stay there until this writer removes them.
     #[must_use]
     pub fn section_seal(&self) -> Option<SectionSeal> {
         self.encoder.sealer.as_ref().and_then(Sealer::of_section)

@@ -1,8 +1,8 @@
 //! What lies below a delta.
 //!
-//! A generation whose images are deltas has their bases in its own directory, as further names (hard links) of files that other
-//! generations have, too. So each generation stands for itself: whichever others are removed, and in whatever order, what it
-//! needs stays until it goes itself.
+//! A generation whose images are deltas has their bases in its own directory, as further names (hard links) of files
+//! that other generations have, too. So each generation is independent: its bases stay until it is removed itself,
+//! regardless of which others are removed, and in which order.
 
 use transport::Rank;
 
@@ -60,9 +60,9 @@ impl<S: Storage> JobDirectory<S> {
 }
 
 impl JobDirectory<Directory> {
-    /// Puts the base of a delta that is to be written beside it: the rank's image of `base`, or the base that the generation `last`
-    /// has beside its delta, whichever is still there. It becomes durable with the image. An error: there is none any more, or the file system has
-    /// no hard links; then a whole image has to be written.
+    /// Links the base of the next delta beside it: the rank's image of `base`, or the base that the generation `last`
+    /// has beside its delta, whichever still exists. The link becomes durable with the image. An error: neither exists
+    /// any more, or the file system has no hard links; then a whole image has to be written.
     pub fn link_base(
         &mut self,
         generation: GenerationId,

@@ -9,23 +9,23 @@ use crate::error::{CommitError, StoreError};
 use crate::protect::{self, ProtectError};
 use crate::storage::{Storage, StorageError, parent_and_name};
 
-/// What [`JobDirectory::collect`] did.
+/// The result of [`JobDirectory::collect`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CollectReport {
     /// Committed generations that stay, oldest first.
     pub kept: Vec<GenerationId>,
-    /// Generations removed, whatever they were, oldest first.
+    /// Removed generations of every state, oldest first.
     pub removed: Vec<GenerationId>,
     /// Bytes of their files.
     pub freed_bytes: u64,
 }
 
 impl<S: Storage> JobDirectory<S> {
-    /// Removes all but the newest `keep` committed generations that are whole, and what dead attempts left.
+    /// Removes all but the newest `keep` committed generations that are whole, and the remains of dead attempts.
     ///
-    /// Stays whatever `keep` says: the newest committed generation, every committed one newer than the last whole one
-    /// that is kept, those `in_use`, the one being written, and files whose names are not the store's. Only the
-    /// current life may collect ([`crate::CommitError::Fenced`] otherwise). A crash at any instant leaves every
+    /// Always stays, regardless of `keep`: the newest committed generation, every committed one newer than the last
+    /// whole one that is kept, those `in_use`, the one being written, and files whose names are not the store's. Only
+    /// the current life may collect ([`crate::CommitError::Fenced`] otherwise). A crash at any instant leaves every
     /// generation either whole or not committed.
     pub fn collect(
         &mut self,
@@ -36,7 +36,7 @@ impl<S: Storage> JobDirectory<S> {
         self.collect_telling(life, keep, in_use, &mut || ())
     }
 
-    /// The same; `progress` is told again and again while it goes on, between pieces that take the storage some seconds at most.
+    /// The same; `progress` is called repeatedly meanwhile, between pieces that take the storage some seconds at most.
     pub fn collect_telling(
         &mut self,
         life: Life,
@@ -57,7 +57,7 @@ impl<S: Storage> JobDirectory<S> {
             self.sync_way(*generation)?;
             progress();
         }
-        // Parity of what is kept must not build upon what goes.
+        // Parity of kept generations must not build upon removed ones.
         protect::node_parity::fold(self, &report.kept, in_use, progress).map_err(|error| match error {
             ProtectError::Store(error) => error,
             error => StoreError::Parity { error: Box::new(error) },

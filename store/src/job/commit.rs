@@ -14,7 +14,7 @@ use crate::record::{CommitRecord, Manifest, ManifestImage};
 use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
 
-/// What a coordinator says of a generation whose images are all durable.
+/// A coordinator's request to commit a generation whose images are all durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitRequest {
     /// The generation.
@@ -29,7 +29,7 @@ pub struct CommitRequest {
     pub images: Vec<ImageClaim>,
 }
 
-/// What a rank reported of its image.
+/// A rank's report of its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageClaim {
     /// The rank.
@@ -72,7 +72,7 @@ impl<S: Storage> JobDirectory<S> {
     ///
     /// Committing the same images again is no error. [`CommitError::Fenced`] if a later life was decided (rule 9), also
     /// during the call: then the new life's decision says whether this generation counts, and this life must stop.
-    /// [`StoreError::Unsettled`]: only a restart can tell. After any other error the generation is not committed.
+    /// [`StoreError::Unsettled`]: only a restart can find out. After any other error the generation is not committed.
     pub fn commit(&mut self, request: &CommitRequest) -> Result<Manifest, StoreError> {
         let generation = request.generation;
         // Rule 8
@@ -95,8 +95,8 @@ impl<S: Storage> JobDirectory<S> {
         }
     }
 
-    /// [`JobDirectory::replicate`] of a generation that counts, as whoever has the job's own records knows: also of a life that is over, over damaged
-    /// records, and without a look at the images.
+    /// [`JobDirectory::replicate`] of a generation that counts, as the owner of the job's records knows: also of a life
+    /// that is over, over damaged records, and without reading the images.
     pub fn adopt(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
         let generation = manifest.generation;
         self.make_generation(generation)?;
@@ -184,7 +184,8 @@ impl<S: Storage> JobDirectory<S> {
         })
     }
 
-    /// What is known of an image that lies on another node: whether it is encrypted. A restart that is not told so by the job's file learns it from here.
+    /// Known facts about images on other nodes: whether they are encrypted. A restart learns it here if the job's file
+    /// does not say.
     fn kinds_elsewhere(&self) -> Vec<KindSummary> {
         let seal = self.key.as_ref().map(|_| KindSummary { kind: kinds::SEAL, sections: 1, bytes: 0 });
         seal.into_iter().collect()

@@ -97,9 +97,9 @@ impl<S: Storage> JobDirectory<S> {
         Ok(decision)
     }
 
-    /// Writes a decision made elsewhere, durably: by a coordinator that counts lives itself, or for a node that does
-    /// not hold what it starts from. Writing the same again is no error; [`StoreError::LifeTaken`] if its counter is
-    /// not above all that are here. [`StoreError::Unsettled`]: only a restart can tell; after any other error there is
+    /// Writes a decision made elsewhere, durably: by a coordinator that counts lives itself, or for a node without the
+    /// generation that it starts from. Writing the same again is no error; [`StoreError::LifeTaken`] if its counter is
+    /// not above all that are here. [`StoreError::Unsettled`]: only a restart can find out; after any other error there is
     /// no such decision.
     pub fn write_decision(&mut self, decision: &Decision) -> Result<(), StoreError> {
         let (life, counter) = (decision.life, decision.life.counter);
@@ -204,7 +204,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(self.lives()?.counter_max)
     }
 
-    /// The newest decision: which life is the current one and what it started from. `None` before the first.
+    /// The newest decision: the current life and its starting generation. `None` before the first.
     pub fn newest_decision(&mut self) -> Result<Option<Decision>, StoreError> {
         self.lives()?.decisions.pop_last().map(|(_, newest)| newest).transpose()
     }

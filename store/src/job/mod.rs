@@ -177,7 +177,7 @@ impl<S: Storage> JobDirectory<S> {
         names::in_generation(generation, &names::image(rank))
     }
 
-    /// Begins a rank's image; [`JobDirectory::begin_generation`] came before, by whomever. The writer takes this
+    /// Begins a rank's image; Call [`JobDirectory::begin_generation`] before, in any process. The writer takes this
     /// directory's [`JobDirectory::storage`].
     pub fn begin_image(
         &mut self,
@@ -192,8 +192,8 @@ impl<S: Storage> JobDirectory<S> {
         Ok(writer)
     }
 
-    /// Writes a rank's image, durably. Before the first byte the room on the disk is compared with what is wanted; on
-    /// an error nothing is left of it.
+    /// Writes a rank's image, durably. Before the first byte the room on the disk is compared with the needed bytes;
+    /// after an error nothing is left of it.
     pub fn write_image(
         &mut self,
         generation: GenerationId,
@@ -210,7 +210,7 @@ impl<S: Storage> JobDirectory<S> {
         let mut writer = self.begin_image(generation, rank)?;
         for section in sections {
             if let Err(error) = writer.section(&mut self.storage, *section) {
-                // The first error is the one that tells; this one would only repeat it.
+                // The first error is the informative one; this one would only repeat it.
                 let _ = writer.abandon(&mut self.storage);
                 return Err(error);
             }
@@ -306,7 +306,7 @@ impl<S: Storage> JobDirectory<S> {
     }
 
     /// Writes a record under another name, durably, and publishes it under its own, durably and exclusively. If that
-    /// fails, the record is not there, or [`StoreError::Unsettled`] says that nobody knows.
+    /// fails, the record is not there, or [`StoreError::Unsettled`] reports that this is unknown.
     fn write_record(&mut self, path: &str, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.prepare_record(temporary, bytes)?;
         let directory = parent_and_name(path).0;
@@ -324,7 +324,8 @@ impl<S: Storage> JobDirectory<S> {
         }
     }
 
-    /// Writes a record under another name, durably, and gives it its own, durably, whatever has that.
+    /// Writes a record under another name, durably, and renames it to its own, durably, replacing any file of that
+    /// name.
     fn replace_record(&mut self, path: &str, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
         self.prepare_record(temporary, bytes)?;
         self.storage.rename(temporary, path)?;

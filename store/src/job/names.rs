@@ -29,7 +29,7 @@ pub(super) const COMMIT: &str = "commit";
 pub(super) const COLLECTED: &str = "collected";
 /// Checksums of the pages of the node's content.
 pub(crate) const SUMS: &str = "sums";
-/// What has changed of the node's parity.
+/// Changes of the node's parity.
 pub(crate) const PARITY: &str = "parity";
 /// Everything that the node keeps for the group is durable.
 pub(crate) const PROTECTED: &str = "protected";
@@ -87,7 +87,7 @@ pub(crate) fn in_generation(id: GenerationId, name: &str) -> String {
     format!("{}/{}/{name}", life(id.life), epoch(id.epoch))
 }
 
-/// What a name in the job's directory stands for.
+/// The meaning of a name in the job's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TopLevelEntry {
     Decision(u32),
@@ -119,16 +119,16 @@ pub(super) fn parse_epoch(name: &str) -> Option<Epoch> {
     name.strip_prefix("epoch-").and_then(padded).map(Epoch)
 }
 
-/// What a name in a generation's directory stands for.
+/// The meaning of a name in a generation's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GenerationEntry {
     Image(Rank),
-    /// What the image of a rank needs below it.
+    /// The base of a rank's image.
     Base(Rank),
     Manifest,
     Commit,
     Collected,
-    /// What protects it against the loss of nodes.
+    /// Its protection against the loss of nodes.
     Protection,
     /// Half a file of ours.
     Temporary,

@@ -1,4 +1,4 @@
-//! What a job's directory holds, and what each generation in it counts for.
+//! The contents of a job's directory, and whether each generation in it counts.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub enum GenerationState {
     Collected,
 }
 
-/// What ended a generation.
+/// The end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonedBy {
     /// A later life was decided that does not build on it (rule 9).
@@ -51,11 +51,11 @@ pub struct Generation {
     pub half_written: u32,
     /// Bytes of all its files together.
     pub bytes: u64,
-    /// What this node keeps so that others may be lost is durable ([`crate::protect`]).
+    /// This node's data for the loss of others is durable ([`crate::protect`]).
     pub protected: bool,
 }
 
-/// What a generation's directory has in it.
+/// The entries of a generation's directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Content {
     images: u32,

@@ -15,7 +15,7 @@ use crate::storage::{Storage, StorageError};
 pub enum TakenFile {
     /// Its image.
     Image,
-    /// What that needs below it.
+    /// The base of that.
     Base,
 }
 
@@ -34,7 +34,8 @@ impl<S: Storage> JobDirectory<S> {
         self.make_generation(generation)
     }
 
-    /// Where a file of it goes, in place of what may be there. `write` fills it; it gets its name, and is durable, when that has succeeded.
+    /// Takes over one file of it, replacing an older one. `write` fills it; it gets its name and is durable after that
+    /// succeeds.
     pub fn take_file<E: From<StoreError>>(
         &mut self,
         generation: GenerationId,

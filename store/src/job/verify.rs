@@ -16,7 +16,7 @@ pub enum Depth {
     Records,
     /// Also header, table, length and digest of every image and its base: finds missing, cut off and exchanged images.
     Tables,
-    /// Every byte: finds rot too, and, where the key of encrypted images is known, what somebody without it has changed.
+    /// Every byte: finds rot too, and, if the key of encrypted images is known, changes made without it.
     Everything,
 }
 
@@ -25,11 +25,11 @@ pub enum Depth {
 pub struct Damage {
     /// Whose image; `None` for the generation's records.
     pub rank: Option<Rank>,
-    /// What is wrong and what to do.
+    /// The fault and its remedy.
     pub error: StoreError,
 }
 
-/// What a recovery can start from.
+/// A generation that a recovery can start from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restorable {
     /// The newest generation that is whole; `None` if there is none.
@@ -39,8 +39,8 @@ pub struct Restorable {
 }
 
 impl<S: Storage> JobDirectory<S> {
-    /// What is wrong with a committed generation, at this depth; empty: nothing. `Err` only if the storage as a whole
-    /// does not answer.
+    /// The faults of a committed generation, at this depth; empty: none. `Err` only if the storage as a whole does not
+    /// answer.
     pub fn verify(&mut self, generation: GenerationId, depth: Depth) -> Result<Vec<Damage>, StoreError> {
         let manifest = match self.manifest(generation) {
             Ok(manifest) => manifest,
@@ -49,7 +49,8 @@ impl<S: Storage> JobDirectory<S> {
         self.verify_images(&manifest, depth, |_, _| ())
     }
 
-    /// [`JobDirectory::verify`] of the images of a manifest that lie here; `progress` is told the images and bytes done after each.
+    /// [`JobDirectory::verify`] of the images of a manifest that lie here; `progress` gets the images and bytes done
+    /// after each.
     pub fn verify_images(
         &mut self,
         manifest: &Manifest,
@@ -91,8 +92,8 @@ impl<S: Storage> JobDirectory<S> {
         self.newest_restorable_at(|_| depth, |_, _, _| ())
     }
 
-    /// [`JobDirectory::newest_restorable`] with a depth for each generation; `progress` is told the generation, and the images
-    /// and bytes of it that have been looked at, after each.
+    /// [`JobDirectory::newest_restorable`] with a depth for each generation; `progress` gets the generation, and its
+    /// images and bytes verified so far, after each.
     pub fn newest_restorable_at(
         &mut self,
         depth: impl Fn(GenerationId) -> Depth,

@@ -20,7 +20,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// All, by their numbers.
+    /// All, in the order of their numbers.
     pub const ALL: [Codec; 4] = [Codec::Plain, Codec::Lz4, Codec::Zstd, Codec::Gzip];
 
     pub(super) fn of(number: u8) -> Option<Codec> {
@@ -39,7 +39,7 @@ impl fmt::Display for Codec {
     }
 }
 
-/// What packets are to be compressed with. Those that gain too little are stored as they are, whatever is wished.
+/// The requested compression of packets. Packets that gain too little are stored plain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
     /// Nothing.
@@ -113,7 +113,7 @@ impl Packer {
         }
     }
 
-    /// The packet as it is to be stored.
+    /// The packet's stored form.
     pub(super) fn pack<'a>(&'a mut self, content: &'a [u8]) -> (Codec, &'a [u8]) {
         if self.compression == Compression::None {
             return (Codec::Plain, content);
@@ -237,7 +237,8 @@ impl Unpacker {
         Unpacker::default()
     }
 
-    /// Fills `into`, exactly. False: the stored bytes are not those of so long a content. Nothing beyond `into` is allocated or written for what they say.
+    /// Fills `into`, exactly. False: the stored bytes are not those of so long a content. Nothing beyond `into` is
+    /// allocated or written.
     pub(super) fn unpack(&mut self, codec: Codec, stored: &[u8], into: &mut [u8]) -> bool {
         match codec {
             Codec::Plain => {

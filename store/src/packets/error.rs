@@ -1,4 +1,4 @@
-//! What is wrong with a stream of packets.
+//! The faults of a stream of packets.
 
 use core::ops::RangeInclusive;
 
@@ -55,13 +55,13 @@ pub enum PacketsError {
     /// The packet's checksum does not fit its bytes, its place, or its codec.
     #[error("packet {packet} has the checksum {expected:016x}, its bytes give {found:016x}; it is damaged")]
     PacketDamaged { packet: u64, expected: u64, found: u64 },
-    /// A packet whose checksum is right does not unpack to what it should.
+    /// A packet whose checksum is right does not unpack to its content.
     #[error(
-        "packet {packet} does not unpack to {expected_bytes} bytes with {codec}; whoever wrote it made a mistake, or it was forged"
+        "packet {packet} does not unpack to {expected_bytes} bytes with {codec}; its writer made a mistake, or it was forged"
     )]
     Undecodable { packet: u64, codec: Codec, expected_bytes: usize },
     /// A block beyond the end.
-    #[error("block {block} was asked for, there are {blocks}")]
+    #[error("block {block} was requested, there are {blocks}")]
     NoSuchBlock { block: u64, blocks: u64 },
     /// More than a stream can hold.
     #[error(
@@ -73,13 +73,13 @@ pub enum PacketsError {
     KeyMissing,
     /// A key was given for packets that are not encrypted.
     #[error(
-        "a key was given, and it is not encrypted: whoever wrote it had no key, or it was exchanged; read it without the key if that is as it should be"
+        "a key was given, but it is not encrypted: its writer had no key, or it was exchanged; read it without the key if that is intended"
     )]
     NotEncrypted,
     /// The key is not the one with which the packets were encrypted.
     #[error("wrong key: it is encrypted with another one")]
     WrongKey,
     /// The key is right, and the bytes are not those that were encrypted.
-    #[error("{} is not what was encrypted with this key; it was forged or exchanged", match packet { Some(packet) => format!("packet {packet}"), None => "the footer".to_owned() })]
+    #[error("{} differs from the content encrypted with this key; it was forged or exchanged", match packet { Some(packet) => format!("packet {packet}"), None => "the footer".to_owned() })]
     Forged { packet: Option<u64> },
 }

@@ -73,7 +73,7 @@ pub const ENTRY_FIELDS: &[Field] =
 pub const FOOTER_FIELDS: &[Field] = fields!(FooterBytes: magic 4, version 2, flags 2, block_bytes 4, blocks_per_packet 4, packets 8,
     content_bytes 8, table_checksum 8, salt 24, key_check 16, footer_tag 16, checksum 8);
 
-/// What a stream begins with.
+/// The first bytes of a stream.
 #[must_use]
 pub fn front() -> [u8; FRONT_BYTES] {
     let mut front = [0; FRONT_BYTES];
@@ -82,7 +82,7 @@ pub fn front() -> [u8; FRONT_BYTES] {
     front
 }
 
-/// What stands at the end of a stream.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// How the content is cut.
@@ -97,7 +97,7 @@ pub struct Footer {
     pub sealed: Option<Sealed>,
 }
 
-/// What a stream says about its encryption.
+/// A stream's encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// Makes nonces unlike those of any other stream.
@@ -174,7 +174,7 @@ impl Footer {
         bytes
     }
 
-    /// What the footer's tag covers.
+    /// The bytes that the footer's tag covers.
     #[must_use]
     pub fn tagged(&self) -> [u8; offset_of!(FooterBytes, footer_tag)] {
         let bytes = self.emit();
@@ -223,7 +223,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Reads the entry of packet `packet`; where it lies is to be checked by the caller.
+    /// Reads the entry of packet `packet`; the caller has to check its offset and length.
     pub(super) fn parse(packet: u64, bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, PacketsError> {
         let fields: &EntryBytes = zerocopy::transmute_ref!(bytes);
         let (offset, stored_bytes) = (fields.offset.get(), fields.stored_bytes.get());

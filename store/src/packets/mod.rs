@@ -1,9 +1,9 @@
 //! Bytes in packets: compressed, and yet any block of them is read in constant time.
 //!
-//! The content is cut into blocks of equal length, so many of them are a packet, and each packet is compressed on its own, or
-//! not at all where nothing is gained. A table says where each one lies. Whoever wants a block reads two places of the file: the packet's entry and
-//! the packet. Every packet has a checksum that holds for its place alone, so nothing unchecked is ever handed out. Byte tables:
-//! `docs/reference/image-format.md`.
+//! The content is cut into blocks of equal length, so many of them are a packet, and each packet is compressed on its
+//! own, or not at all where nothing is gained. A table says where each one lies. A reader of a block reads two places
+//! of the file: the packet's entry and the packet. Every packet has a checksum that holds for its place alone, so
+//! nothing unchecked is ever handed out. Byte tables: `docs/reference/image-format.md`.
 //!
 //! ```text
 //! | front, 8 bytes | packet 0 | packet 1 | ... | table, 24 bytes a packet | footer, 104 bytes |

@@ -32,7 +32,7 @@ pub fn each<T, E: Send>(
     };
     thread::scope(|scope| {
         for _ in 1..threads.get() {
-            // A thread that cannot be had is one less.
+            // A thread that cannot be started is one less.
             let _ = thread::Builder::new().spawn_scoped(scope, run);
         }
         run();

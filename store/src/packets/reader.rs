@@ -15,7 +15,7 @@ pub struct PacketReader {
 }
 
 impl PacketReader {
-    /// Reads front and footer of what is all of `source`. `key`: the packets are encrypted with it.
+    /// Reads front and footer of packets that take all of `source`. `key`: the packets are encrypted with it.
     pub fn open(source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<PacketReader, PacketsError> {
         let stream_bytes = source.bytes();
         let expected_bytes = (FRONT_BYTES + FOOTER_BYTES) as u64;
@@ -95,7 +95,7 @@ impl PacketReader {
         Ok(entry)
     }
 
-    /// The content of packet `packet`, checked, in place of what was in `into`.
+    /// The content of packet `packet`, checked; replaces the contents of `into`.
     pub fn read_packet(
         &self,
         source: &(impl Source + ?Sized),

@@ -21,7 +21,7 @@ pub struct PacketWriter {
     by_codec: [u64; Codec::ALL.len()],
 }
 
-/// What was written.
+/// The written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketsSummary {
     /// Bytes of the content.

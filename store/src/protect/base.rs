@@ -1,5 +1,5 @@
-//! Files with all pages of a node's parity. How many pages one has stands in its name, so a file that was cut off is known, wherever the cut is: records
-//! alone do not tell how many there were. What changes that number is a rename, and so happens at one instant.
+//! Files with all pages of a node's parity. The number of pages is part of the name, so a truncated file is detected
+//! wherever it was cut: records alone do not give the number. The number changes by a rename, and so at one instant.
 
 use transport::{Epoch, Life};
 
@@ -58,7 +58,7 @@ pub(super) fn pages_named(path: &str) -> Option<u64> {
     parse(parent_and_name(path).1)?.1
 }
 
-/// Of whatever generations: the oldest that is kept, and those that were rebuilt, or stand for themselves.
+/// Bases of all generations: the oldest kept one, rebuilt ones, and independent ones.
 pub(super) fn bases<S: Storage>(storage: &mut S) -> Result<Vec<Base>, ProtectError> {
     let entries = match storage.list(DIRECTORY) {
         Err(StorageError::NotFound { .. }) => return Ok(Vec::new()),

@@ -12,14 +12,14 @@ impl Group {
     /// The groups of a job whose node i lies in the failure domain `domains[i]` (a rack, a power supply). The nodes of a domain are
     /// dealt out over the groups, so that a group has as few of them as can be.
     ///
-    /// What does not come out even makes groups larger, never smaller: then there is less parity than was asked for, and as many
-    /// nodes may be lost. No groups: nothing is protected.
+    /// An uneven rest makes groups larger, never smaller: then there is less parity than requested, and as many nodes
+    /// may be lost. No groups: nothing is protected.
     pub fn over(scheme: Scheme, domains: &[&str]) -> Result<Vec<Group>, GroupError> {
         deal(scheme, groups_of(scheme, domains.len())?, domains)
     }
 
-    /// The same for domains that somebody has named, and so wants to see survived; `domains[i]` says the domain of node i, and what it fails together with inside
-    /// of that (its host).
+    /// The same for domains that the user has named, and so wants to survive the loss of; `domains[i]` is the domain of
+    /// node i, and its smaller failure domain inside of that (its host).
     ///
     /// Exclusive or makes as many groups here as the largest domain has nodes, if at least two nodes are left for each: no two nodes of one domain are in one group then,
     /// and smaller groups take more room for parity.
@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(found.as_deref(), expected, "{domains}");
         }
         assert_eq!(scheme_that_survives(&[], 1), None);
-        // Not one that survives fewer single losses than what was asked for.
+        // Not one that survives fewer single losses than requested.
         let two = ["a", "a", "a", "b", "b", "b"];
         assert_eq!(scheme_that_survives(&two, 1).expect("one").to_string(), "rs:1+1");
         assert_eq!(scheme_that_survives(&two, 2).expect("one").to_string(), "rs:3+3");

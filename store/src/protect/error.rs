@@ -1,4 +1,4 @@
-//! What can be wrong with what protects images.
+//! Errors of protecting images.
 
 use parity::CodeError;
 
@@ -31,14 +31,14 @@ pub enum ProtectError {
     )]
     NoParity { generation: GenerationId },
     /// A page would have to be written behind one that came before.
-    #[error("parity came out of order: page {found} after page {last}; report this keeper's bug")]
+    #[error("parity arrived out of order: page {found} after page {last}; report this keeper's bug")]
     OutOfOrder { last: u64, found: u64 },
     /// Something that a member keeps for a generation is not there.
     #[error("{what} of generation {generation} is missing, so it is not protected; protect it again")]
     Incomplete { generation: GenerationId, what: String },
     /// Of what belongs together more is lost than parity makes up for.
     #[error(
-        "what node {node} has lost of generation {generation} cannot be computed ({}): what belongs to it is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
+        "the lost data of node {node} in generation {generation} cannot be computed ({}): data of its group is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
         beyond_words(*.pages, *.files),
         nodes(.lost),
         members - 1 - lost.len(),
@@ -51,16 +51,16 @@ pub enum ProtectError {
         pages: u64,
         /// Files that are missing, or cannot be read by pages, and of which a page cannot be computed.
         files: u64,
-        /// Other nodes that have lost what belongs to the first of it, or do not tell it.
+        /// Other nodes that have lost the matching data, or do not report it.
         lost: Vec<u32>,
         members: usize,
         needed: usize,
-        /// Why others told nothing.
+        /// Why other nodes reported nothing.
         silent: Vec<String>,
     },
     /// More members do not answer than may be lost: nothing can be computed before some of them come back.
     #[error(
-        "node {node} cannot be repaired yet: {needed} of the other {} nodes that it is protected with have to tell what they have of generation {generation}, and {told} do{}; bring back {} first",
+        "node {node} cannot be repaired yet: {needed} of the other {} nodes of its group have to report their data of generation {generation}, and {reporting} do{}; bring back {} first",
         members - 1,
         in_brackets(.reasons),
         nodes(.silent)
@@ -70,16 +70,16 @@ pub enum ProtectError {
         node: u32,
         members: usize,
         needed: usize,
-        /// Others that tell something.
-        told: usize,
+        /// Other nodes that report their data.
+        reporting: usize,
         /// Nodes that do not answer.
         silent: Vec<u32>,
-        /// Why others told nothing.
+        /// Why other nodes reported nothing.
         reasons: Vec<String>,
     },
     /// Without the record of its files nothing of a node can be computed.
     #[error(
-        "nobody who answered has a whole record of what node {of} has of generation {generation}, without which no page of it can be told from another{}; {}",
+        "no node that answered has a whole record of the data of node {of} in generation {generation}, which is needed to identify its pages{}; {}",
         in_brackets(.reasons),
         if silent.is_empty() { "start from another generation".to_owned() } else { format!("bring back {} first", nodes(.silent)) }
     )]
@@ -88,10 +88,10 @@ pub enum ProtectError {
         of: u32,
         /// Nodes that do not answer.
         silent: Vec<u32>,
-        /// What those say who were asked.
+        /// The answers of the asked members.
         reasons: Vec<String>,
     },
-    /// What was rebuilt is not what was saved.
+    /// The rebuilt file differs from the saved one.
     #[error(
         "{path} was rebuilt from parity, and is not what was committed ({error}); start from another generation"
     )]
@@ -99,8 +99,8 @@ pub enum ProtectError {
     /// Another member does not answer.
     #[error("node {node} does not answer: {why}")]
     Unreachable { node: u32, why: String },
-    /// Another member answers that it cannot tell.
-    #[error("node {node} cannot tell what it has: {why}")]
+    /// Another member answers that it cannot report its data.
+    #[error("node {node} cannot report its data: {why}")]
     Refused { node: u32, why: String },
     /// No such code.
     #[error(transparent)]

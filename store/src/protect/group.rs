@@ -17,7 +17,7 @@ use crate::limits::{NODES_MAX, PARITY_UNIT_PAGES};
 pub enum Scheme {
     /// Not at all.
     None,
-    /// Each node keeps a copy of what another one has.
+    /// Each node keeps a copy of another one's data.
     Partner,
     /// One parity for each group, by exclusive or.
     Xor,
@@ -31,7 +31,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// What is done for so many nodes if nobody says otherwise.
+    /// The default scheme for this number of nodes.
     #[must_use]
     pub fn default_for(nodes: usize) -> Scheme {
         match nodes {
@@ -75,9 +75,9 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     /// No scheme has this name.
-    #[error("`{found}` is no way to protect images; there are none, partner, xor, and rs:K+M such as rs:4+2")]
+    #[error("`{found}` is not a protection scheme; expected none, partner, xor, or rs:K+M such as rs:4+2")]
     NoSuchScheme {
-        /// What was said.
+        /// The given text.
         found: String,
     },
     /// K and M are out of bounds.
@@ -85,10 +85,10 @@ pub enum GroupError {
     Code(#[from] CodeError),
     /// A group does not come together.
     #[error(
-        "{scheme} wants groups of at least {needed} nodes, the job has {nodes}; use more nodes, or another scheme"
+        "{scheme} needs groups of at least {needed} nodes, the job has {nodes}; use more nodes, or another scheme"
     )]
     TooFewNodes {
-        /// What was asked for.
+        /// The requested value.
         scheme: Scheme,
         /// Nodes of a group.
         needed: usize,
@@ -131,7 +131,7 @@ pub struct Group {
     unit_pages: u64,
 }
 
-/// A place in a stripe: a page that somebody has, or parity of such pages.
+/// A place in a stripe: a page of a member, or parity of such pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StripePage {
     /// Page of a member's content, in this column of the code.
@@ -163,7 +163,7 @@ impl Group {
         Group { unit_pages: unit_pages.max(1), ..self }
     }
 
-    /// The nodes, by their numbers in the manifest. A *member* is a place in this list.
+    /// The nodes' numbers in the manifest. A *member* is a place in this list.
     #[must_use]
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
@@ -224,7 +224,7 @@ impl Group {
         (column, holders)
     }
 
-    /// What `member` has at page `offset` of its unit in stripe `stripe` of cycle `cycle`.
+    /// The content of `member` at page `offset` of its unit in stripe `stripe` of cycle `cycle`.
     #[must_use]
     pub fn place(&self, member: usize, cycle: u64, stripe: usize, offset: u64) -> StripePage {
         let place = (member + stripe) % self.members();

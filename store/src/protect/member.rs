@@ -1,4 +1,4 @@
-//! What one member of a group does: place its content, tell what has changed, keep parity of what others have.
+//! The work of one member of a group: place its content, report changes, keep parity of the others' content.
 //!
 //! ```text
 //!   images durable ---- place ----> content and sums durable -- changes, window by window --> strips for the others
@@ -67,8 +67,8 @@ impl<S: Storage> Member<S> {
 
     /// Gives every page of the images of `ranks` (and of their bases) its place in this node's content, durably.
     ///
-    /// `from` is the generation that the parity builds upon: pages keep the places that they have there. `runs` tells which runs of pages
-    /// a section of an image consists of ([`Piece::of_image`]).
+    /// `from` is the generation that the parity builds upon: pages keep the places that they have there. `runs` gives
+    /// the runs of pages of a section of an image ([`Piece::of_image`]).
     pub fn place(
         &mut self,
         generation: GenerationId,
@@ -86,7 +86,7 @@ impl<S: Storage> Member<S> {
         let pieces: Vec<Vec<Piece>> = readers
             .iter()
             .map(|(rank, reader)| {
-                // A base is what was the image before it, so both have the same pages.
+                // A base was the image before it, so both have the same pages.
                 let what = if reader.header().is_delta { "changes" } else { "whole" };
                 Piece::of_image(&format!("{what} {rank}"), reader, |section| runs(reader, section))
             })
@@ -116,13 +116,13 @@ impl<S: Storage> Member<S> {
         read_sums_file(self.directory.storage(), &names::in_generation(generation, names::SUMS))
     }
 
-    /// Keeps what another member has told of its content, durably: whoever is lost, the others know what it had.
+    /// Keeps another member's report of its content, durably: if that member is lost, the others know its content.
     pub fn write_content(&mut self, content: &Content) -> Result<(), ProtectError> {
         let path = names::in_generation(content.generation, &names::content(content.node));
         Ok(write_file(self.directory.storage(), &path, &content.emit())?)
     }
 
-    /// What member `of` has of a generation, as this one knows.
+    /// The content of member `of` in a generation, as this one knows.
     pub fn content(&mut self, generation: GenerationId, of: usize) -> Result<Content, ProtectError> {
         let node = self.group.nodes()[of];
         let path = names::in_generation(generation, &names::content(node));
@@ -139,7 +139,7 @@ impl<S: Storage> Member<S> {
         Ok(content)
     }
 
-    /// Begins to tell what has changed of this node's content since `from`.
+    /// Begins to report changes of this node's content since `from`.
     pub fn changes(
         &mut self,
         generation: GenerationId,
@@ -164,8 +164,8 @@ impl<S: Storage> Member<S> {
         Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect() })
     }
 
-    /// What has changed in these cycles: for each keeper and each row, in this order, the strip that goes there. What has not changed is neither
-    /// read nor sent.
+    /// Changes in these cycles: for each keeper and each row, in this order, the strip that goes there. What has not
+    /// changed is neither read nor sent.
     pub fn window(&mut self, changes: &mut Changes, cycles: Range<u64>) -> Result<Vec<Strip>, ProtectError> {
         let mut strips = vec![Strip::default(); self.group.members() * self.group.losses()];
         let end = (cycles.end * self.group.data_pages()).min(changes.pages());
@@ -217,8 +217,8 @@ impl<S: Storage> Member<S> {
         }
     }
 
-    /// Notes the checksums of all pages, durably: when all cycles have been told.
-    pub fn told(&mut self, changes: &Changes) -> Result<(), ProtectError> {
+    /// Records the checksums of all pages, durably: after all cycles have been reported.
+    pub fn record_checksums(&mut self, changes: &Changes) -> Result<(), ProtectError> {
         let generation = changes.new.content.generation;
         let sums: Option<Vec<u64>> = changes.new.sums.iter().copied().collect();
         let what = || "a checksum of a page that was not looked at".to_owned();
@@ -226,7 +226,7 @@ impl<S: Storage> Member<S> {
         self.write_sums(generation, &sums)
     }
 
-    /// Begins to keep parity of a generation, which changes with `from`. Nothing of what is kept for `from` is touched.
+    /// Begins to keep parity of a generation, as changes of `from`. Files kept for `from` do not change.
     pub fn keep(
         &mut self,
         generation: GenerationId,
@@ -336,12 +336,12 @@ pub struct Keeping<F> {
     pages: u64,
 }
 
-/// What has changed of a node's content.
+/// Changes of a node's content.
 #[derive(Clone, Debug)]
 pub struct Changes {
     new: Opened,
     old: Option<Opened>,
-    /// By column: one row for each parity, for what was and what is.
+    /// By column: one row for each parity, for old and new content.
     matrices: Vec<Matrix>,
 }
 
@@ -352,8 +352,8 @@ impl Changes {
         self.new.content.pages().max(self.old.as_ref().map_or(0, |old| old.content.pages()))
     }
 
-    /// How many pages have to be read to know what has changed, an upper bound of what has, in every cycle of so many pages: run by run, cycles and pages of
-    /// each of them. Behind the last run nothing has changed.
+    /// How many pages of each cycle have to be read to find changes, an upper bound of the changed pages: run by run,
+    /// cycles and pages of each of them. Behind the last run nothing has changed.
     #[must_use]
     pub fn pages_to_read(&self, cycle_pages: u64) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -373,7 +373,7 @@ impl Changes {
         self.old.as_ref().map_or(zero_sum(), |old| old.sum(page).expect("an old content has all checksums"))
     }
 
-    /// It has changed, or nobody knows yet.
+    /// It has changed, or that is not known yet.
     fn is_to_be_read(&self, page: u64) -> bool {
         self.new.sum(page) != Some(self.before(page))
     }

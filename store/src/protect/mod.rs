@@ -1,13 +1,14 @@
 //! Images that survive their nodes.
 //!
-//! Every node has a *content*: the pages of its images of a generation, each in a place that it keeps from one generation to
-//! the next ([`Extent`]). The nodes of a [`Group`] have parity of each other's contents, spread evenly over them. Any M of
-//! them may be lost with all that they have, and [`Member::repair`] computes it from what the others have.
+//! Every node has a *content*: the pages of its images of a generation, each in a place that it keeps from one
+//! generation to the next ([`Extent`]). The nodes of a [`Group`] have parity of each other's contents, spread evenly
+//! over them. Any M of them may be lost with all their data, and [`Member::repair`] computes it from the data of the
+//! others.
 //!
-//! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it keeps,
-//! [`Member::seal`]) to *committed*. Parity of a new generation is told as what changes of the old one's, and lies beside it until the old
-//! generation is collected; then it is folded in (`node_parity::fold`). So at every instant the newest committed generation
-//! survives the loss of any M members, whatever else happens at that instant.
+//! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it
+//! keeps, [`Member::seal`]) to *committed*. Parity of a new generation is sent as changes of the old one's, and lies
+//! beside it until the old generation is collected; then it is folded in (`node_parity::fold`). So at every instant the
+//! newest committed generation survives the loss of any M members, whatever else happens at that instant.
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 

@@ -12,7 +12,8 @@ use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
 
-/// Bytes after which a file that is being written is made durable, so that none takes long: whoever waits for it hears of it in between.
+/// Bytes after which a file that is being written is made durable, so that no single call takes long: the caller gets
+/// progress in between.
 const SYNC_BYTES: usize = 64 << 20;
 
 /// A node's parity of one generation: changes laid over what they change.
@@ -20,7 +21,7 @@ const SYNC_BYTES: usize = 64 << 20;
 pub(super) struct NodeParity {
     /// The newest first.
     layers: Vec<ParityChanges>,
-    /// What is below them.
+    /// Their base.
     base: Option<Base>,
 }
 
@@ -119,7 +120,7 @@ impl NodeParity {
         of_layers.chain(self.base.as_ref().map(|base| base.pages)).max().unwrap_or(0)
     }
 
-    /// Writes page `number` where it is to be found, over damaged bytes.
+    /// Writes page `number` in its place, over damaged bytes.
     pub(super) fn repair_page<S: Storage>(
         &self,
         directory: &mut JobDirectory<S>,
@@ -159,7 +160,8 @@ impl Source<'_> {
     }
 }
 
-/// Writes the parity of all pages as of `generation`; `page` tells each. Files of other generations stay: newer ones may build upon them.
+/// Writes the parity of all pages as of `generation`; `page` returns each. Files of other generations stay: newer ones
+/// may build upon them.
 pub(super) fn write_whole<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
@@ -201,7 +203,7 @@ fn remove_others<S: Storage>(storage: &mut S, stays: impl Fn(&Base) -> bool) -> 
 /// At every instant parity of this generation and of newer ones can be read: each page that is being written over lies in a file of
 /// changes as well, until all of them are durable. Doing it again, after a crash at any instant, changes nothing.
 ///
-/// `progress` is told with every run of pages that has been read or written.
+/// `progress` is called after every run of pages that has been read or written.
 pub(crate) fn fold<S: Storage>(
     directory: &mut JobDirectory<S>,
     kept: &[GenerationId],

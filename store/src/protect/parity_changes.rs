@@ -119,7 +119,7 @@ impl Records {
     }
 }
 
-/// What has changed of a node's parity, being written.
+/// Changes of a node's parity, being written.
 #[derive(Debug)]
 pub(super) struct ParityChangesWriter<F> {
     path: String,
@@ -220,7 +220,7 @@ impl ParityChanges {
         Ok(changed)
     }
 
-    /// The file `path`, of whatever generation.
+    /// The file `path`, of any generation.
     pub(super) fn open_file<S: Storage>(storage: &mut S, path: &str) -> Result<ParityChanges, ProtectError> {
         let path = path.to_owned();
         let damaged = |what| ProtectError::File { path: path.clone(), what };
@@ -318,7 +318,7 @@ pub(super) fn replace<S: Storage>(
     let temporary = names::temporary(path);
     let mut file = create_anew(directory.storage(), &temporary)?;
     if let Err(error) = write(directory, &mut file) {
-        // The first error is the one that tells.
+        // The first error is the informative one.
         let _ = directory.storage().remove_file(&temporary);
         return Err(error);
     }

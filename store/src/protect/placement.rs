@@ -1,8 +1,9 @@
 //! Where in a node's content each page of its files lies.
 //!
-//! Pages keep their places from one generation to the next by what they are (a page of a section, at its address), not by where
-//! they lie in a file: otherwise a heap that grows by a page would move everything behind it, and all of that would count as
-//! changed. Places of pages that are gone are used again, the lowest first, so content stays as short as can be.
+//! Pages keep their places from one generation to the next by identity (a page of a section, at its address), not by
+//! their offset in a file: otherwise a heap that grows by a page would move everything behind it, and all of that would
+//! count as changed. Places of pages that are gone are used again, the lowest first, so content stays as short as can
+//! be.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::image::ImageReader;
 use crate::image::layout::HEADER_BYTES;
 use crate::limits::PAGE_BYTES;
 
-/// A part of a file, and what it is.
+/// A part of a file, and its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Where it begins in the file.
@@ -27,7 +28,7 @@ pub struct Piece {
 /// A piece that has its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// What it is.
+    /// Its kind.
     pub piece: Piece,
     /// First page in the node's content.
     pub place: u64,
@@ -49,9 +50,9 @@ impl Piece {
 
     /// An image: its header, each section as a series of its own, its table. What lies between them is zero.
     ///
-    /// `name` is that of the file, which stays the same over generations. `runs` tells of a section, by its number, which
-    /// runs of pages it consists of (address of the first page, divided by the length of a page, and number of pages); none: it is one
-    /// run from 0 on.
+    /// `name` is that of the file, which stays the same over generations. `runs` gives the runs of pages of a section,
+    /// by the section's number (address of the first page, divided by the length of a page, and number of pages); none:
+    /// it is one run from 0 on.
     pub fn of_image(name: &str, image: &ImageReader, runs: impl Fn(u32) -> Vec<(u64, u64)>) -> Vec<Piece> {
         let mut pieces =
             vec![Piece { offset: 0, bytes: HEADER_BYTES as u64, series: series(name, 0, 0), page: 0 }];

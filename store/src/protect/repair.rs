@@ -1,4 +1,4 @@
-//! What was lost or damaged is computed from what the other members have.
+//! Computes lost or damaged data from the data of the other members.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub enum PageAnswer {
     Damaged,
 }
 
-/// Which half of what a member has in a cycle.
+/// One half of a member's data in a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// Its content.
@@ -39,19 +39,19 @@ pub enum Half {
     Parity,
 }
 
-/// What a member that is repaired wants to know: all places of those stripes in which it has content, or keeps parity.
+/// The request of a member under repair: all places of those stripes in which it has content, or keeps parity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Who is repaired.
+    /// The repaired member.
     pub by: usize,
-    /// What of it is computed.
+    /// The half that is computed.
     pub half: Half,
     /// In which cycles.
     pub cycles: Range<u64>,
 }
 
 impl Wanted {
-    /// Places of a member, in the order in which they are told: by cycle, by stripe, by page of its unit.
+    /// Places of a member, in the order of reports: by cycle, by stripe, by page of its unit.
     pub fn places<'a>(&'a self, group: &'a Group, member: usize) -> impl Iterator<Item = StripePage> + 'a {
         let stripes = move |cycle| (0..group.members()).map(move |stripe| (cycle, stripe));
         let wanted = move |(cycle, stripe): &(u64, usize)| {
@@ -80,7 +80,7 @@ pub trait Others {
     ) -> Vec<Result<Vec<PageAnswer>, ProtectError>>;
 }
 
-/// What a member answers from while another one is repaired. What is wrong with it is known page by page.
+/// A member's source of answers while another one is repaired. Its faults are known page by page.
 #[derive(Clone, Debug)]
 pub struct Served {
     data: Option<Opened>,
@@ -98,14 +98,14 @@ impl Served {
         Ok(Served { data, parity })
     }
 
-    /// What it has in these stripes.
+    /// Its pages in these stripes.
     pub fn places<S: Storage>(
         &mut self,
         member: &mut Member<S>,
         wanted: &Wanted,
     ) -> Result<Vec<PageAnswer>, ProtectError> {
         let group = member.group().clone();
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         // Pages that follow each other are read together.
         let mut run: Option<(Half, Range<u64>)> = None;
         for place in wanted.places(&group, member.number()) {
@@ -117,23 +117,23 @@ impl Served {
                 Some((same, pages)) if *same == half && pages.end == page => pages.end += 1,
                 _ => {
                     if let Some((half, pages)) = run.replace((half, page..page + 1)) {
-                        self.tell(member, half, pages, &mut told)?;
+                        self.answer_half(member, half, pages, &mut answers)?;
                     }
                 }
             }
         }
         if let Some((half, pages)) = run {
-            self.tell(member, half, pages, &mut told)?;
+            self.answer_half(member, half, pages, &mut answers)?;
         }
-        Ok(told)
+        Ok(answers)
     }
 
-    fn tell<S: Storage>(
+    fn answer_half<S: Storage>(
         &mut self,
         member: &mut Member<S>,
         half: Half,
         pages: Range<u64>,
-        told: &mut Vec<PageAnswer>,
+        answers: &mut Vec<PageAnswer>,
     ) -> Result<(), ProtectError> {
         let read = match (half, &mut self.data, &self.parity) {
             (Half::Data, Some(data), _) => data.read_run(member, pages.clone()),
@@ -142,22 +142,22 @@ impl Served {
                 parity.read(member.directory(), pages.start, &mut bytes).map(|()| bytes)
             }
             _ => {
-                told.extend(pages.map(|_| PageAnswer::Damaged));
+                answers.extend(pages.map(|_| PageAnswer::Damaged));
                 return Ok(());
             }
         };
         match unless_damaged(read)? {
             Some(bytes) => {
-                let tell = |page: &[u8]| {
+                let answer = |page: &[u8]| {
                     if *page == ZERO_PAGE { PageAnswer::Zero } else { PageAnswer::Page(page.to_vec()) }
                 };
-                told.extend(bytes.chunks_exact(PAGE_BYTES).map(tell));
+                answers.extend(bytes.chunks_exact(PAGE_BYTES).map(answer));
             }
-            None if pages.end - pages.start == 1 => told.push(PageAnswer::Damaged),
+            None if pages.end - pages.start == 1 => answers.push(PageAnswer::Damaged),
             // One of them is; the others are as good as ever.
             None => {
                 for page in pages {
-                    self.tell(member, half, page..page + 1, told)?;
+                    self.answer_half(member, half, page..page + 1, answers)?;
                 }
             }
         }
@@ -172,7 +172,7 @@ fn unless_damaged<T>(found: Result<T, ProtectError>) -> Result<Option<T>, Protec
     }
 }
 
-/// What a repair has done, or a look has found.
+/// The result of a repair, or of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
     /// Files that were missing or cut off.
@@ -193,7 +193,7 @@ impl Repaired {
     }
 }
 
-/// What a repair has passed over, because it cannot be computed.
+/// Pages that a repair has skipped because they cannot be computed.
 #[derive(Default)]
 struct Beyond {
     pages: u64,
@@ -219,7 +219,7 @@ impl Beyond {
         }
     }
 
-    fn told(self) -> Result<(), ProtectError> {
+    fn report(self) -> Result<(), ProtectError> {
         let Some(mut error) = self.first else { return Ok(()) };
         if let ProtectError::TooManyLost { pages, files, .. } = &mut error {
             (*pages, *files) = (self.pages, self.files);
@@ -228,24 +228,24 @@ impl Beyond {
     }
 }
 
-/// Bytes of one half of what a member has that are computed together, if a cycle is not longer than that.
+/// Bytes of one half of a member's data that are computed together, if a cycle is not longer than that.
 const COMPUTED_BYTES: u64 = 1 << 20;
 
-/// Computes what one member has from what the others have.
+/// Computes one member's data from the others' data.
 struct Rebuilder<'a, O> {
     group: Group,
     kernel: parity::Kernel,
     member: usize,
     generation: GenerationId,
     others: &'a mut O,
-    /// Why a member is not asked any more: it does not answer, or cannot tell.
+    /// Why a member is not asked any more: it does not answer, or cannot report its data.
     silent: Vec<Option<ProtectError>>,
-    /// What was computed last, page by page.
+    /// The last results, page by page.
     last: Option<(Wanted, Vec<Rebuilt>)>,
     recoveries: BTreeMap<(Vec<usize>, usize), Recovery>,
 }
 
-/// A page, or the other members whose pages of the same stripe cannot be had.
+/// A page, or the other members whose pages of the same stripe are not available.
 type Rebuilt = Result<Vec<u8>, Vec<usize>>;
 
 impl<'a, O: Others> Rebuilder<'a, O> {
@@ -289,7 +289,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         pages[at].clone().map_err(|missing| self.too_many_lost(&missing))
     }
 
-    /// Something of this member's is lost, and what these others have that belongs to it.
+    /// Data of this member is lost, and so is the matching data of these others.
     fn too_many_lost(&self, missing: &[usize]) -> ProtectError {
         let (members, needed) = (self.group.members(), self.group.code().data());
         let silent = self.reasons();
@@ -303,7 +303,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         self.silent.iter().flatten().map(ToString::to_string).collect()
     }
 
-    /// Nodes that may have what is asked for, and do not answer.
+    /// Nodes that may have the requested data, and do not answer.
     fn unreachable(&self) -> Vec<u32> {
         let why = self.silent.iter().flatten();
         why.filter_map(|why| match why {
@@ -316,27 +316,29 @@ impl<'a, O: Others> Rebuilder<'a, O> {
     /// An error if nothing can be computed from those who are left, and others may come back.
     fn check_enough_answer(&self) -> Result<(), ProtectError> {
         let (members, needed) = (self.group.members(), self.group.code().data());
-        let told = members - 1 - self.silent.iter().flatten().count();
+        let reporting = members - 1 - self.silent.iter().flatten().count();
         let silent = self.unreachable();
-        if told >= needed || silent.is_empty() {
+        if reporting >= needed || silent.is_empty() {
             return Ok(());
         }
         let (node, generation) = (self.group.nodes()[self.member], self.generation);
         let reasons = self.reasons();
-        Err(ProtectError::TooFewAnswer { generation, node, members, needed, told, silent, reasons })
+        Err(ProtectError::TooFewAnswer { generation, node, members, needed, reporting, silent, reasons })
     }
 
     /// Asks as many members as are needed, and the others only if something of those is missing.
     fn compute(&mut self, wanted: &Wanted, per_cycle: u64) -> Result<Vec<Rebuilt>, ProtectError> {
         let data = self.group.code().data();
-        let mut told: Vec<Option<Vec<PageAnswer>>> = vec![None; self.group.members()];
+        let mut received: Vec<Option<Vec<PageAnswer>>> = vec![None; self.group.members()];
         let mut left: Vec<usize> =
             (0..self.group.members()).filter(|other| self.may_be_asked(*other)).collect();
-        let whole = |told: &Option<Vec<PageAnswer>>| {
-            told.as_ref().is_some_and(|told| told.iter().all(|told| *told != PageAnswer::Damaged))
+        let whole = |answers: &Option<Vec<PageAnswer>>| {
+            answers
+                .as_ref()
+                .is_some_and(|answers| answers.iter().all(|answer| *answer != PageAnswer::Damaged))
         };
         while !left.is_empty() {
-            let there = told.iter().filter(|told| whole(told)).count();
+            let there = received.iter().filter(|answers| whole(answers)).count();
             if there >= data {
                 break;
             }
@@ -346,7 +348,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             let answers = self.others.places(&now, self.generation, wanted);
             for (other, answer) in now.into_iter().zip(answers) {
                 match answer {
-                    Ok(answer) => told[other] = Some(answer),
+                    Ok(answer) => received[other] = Some(answer),
                     Err(error) => self.give_up(other, error)?,
                 }
             }
@@ -360,13 +362,13 @@ impl<'a, O: Others> Rebuilder<'a, O> {
             let here: Vec<Option<StripePage>> = places.iter_mut().map(Iterator::next).collect();
             let Some(own) = here[self.member] else { break };
             let (mut present, mut missing): (Vec<(usize, &[u8])>, _) = (Vec::new(), Vec::new());
-            for (other, (place, told)) in here.iter().zip(&told).enumerate() {
+            for (other, (place, answers)) in here.iter().zip(&received).enumerate() {
                 let place = match place {
                     Some(StripePage::Data { column, .. }) => *column,
                     Some(StripePage::Parity { row, .. }) => data + row,
                     None => continue,
                 };
-                match told.as_ref().and_then(|told| told.get(index)) {
+                match answers.as_ref().and_then(|answers| answers.get(index)) {
                     Some(PageAnswer::Page(page)) if page.len() == PAGE_BYTES => present.push((place, page)),
                     Some(PageAnswer::Zero) => present.push((place, &[])),
                     _ if other == self.member => {}
@@ -439,11 +441,11 @@ impl<'a, O: Others> Rebuilder<'a, O> {
 }
 
 impl<S: Storage> Member<S> {
-    /// Looks at everything that this member has and keeps of a generation, and computes what is missing or damaged from what
-    /// the others have, page by page. On an empty directory that is all of it. Whatever happens on the way, doing it again ends it. What cannot be computed
-    /// is passed over, and told when all the rest is there.
+    /// Reads everything that this member has and keeps of a generation, and computes missing or damaged pages from the
+    /// others' data, one by one. On an empty directory that is all of it. After any interruption, another call
+    /// completes the repair. Pages that cannot be computed are skipped, and reported after all others are done.
     ///
-    /// What makes the generation committed (manifest, commit record, decisions) is not this one's matter.
+    /// This does not restore the records that commit the generation (manifest, commit record, decisions).
     pub fn repair<O: Others>(
         &mut self,
         generation: GenerationId,
@@ -469,7 +471,7 @@ impl<S: Storage> Member<S> {
         self.repair_files(&content, &mut rebuilder, &mut done, &mut beyond)?;
         let pages = contents.iter().map(Content::pages).max().unwrap_or(0);
         self.repair_parity(generation, pages, &mut rebuilder, &mut done, &mut beyond)?;
-        beyond.told()?;
+        beyond.report()?;
         if unless_damaged(self.protected(generation))?.is_none() {
             let from = NodeParity::open(self.directory(), generation)?.from();
             self.write_protected(generation, from)?;
@@ -478,14 +480,14 @@ impl<S: Storage> Member<S> {
         Ok(done)
     }
 
-    /// Whether all that this member has and keeps of a generation can be read: every byte of it, or only what tells of the rest.
+    /// Whether all that this member has and keeps of a generation can be read: every byte of it, or only the records that describe the rest.
     pub fn holds(&mut self, generation: GenerationId, every_byte: bool) -> Result<bool, ProtectError> {
         let mut look = || {
             let Protected { member, .. } = self.protected(generation)?;
             if member != self.number() {
                 return Ok(false);
             }
-            // Also what it has noted of the others: with the last whole record of what a lost member had, that member is lost for good.
+            // Also its records of the others: with the last whole record of a lost member's content, that member is lost for good.
             let contents = (0..self.group().members())
                 .map(|of| self.content(generation, of))
                 .collect::<Result<Vec<_>, _>>()?;
@@ -590,7 +592,7 @@ impl<S: Storage> Member<S> {
                 }
             }
         }
-        // Those of what cannot be computed would say nothing.
+        // Checksums of pages that cannot be computed would say nothing.
         if opened.is_none() && beyond.files == 0 {
             self.write_sums(generation, &sums)?;
             done.records += 1;

@@ -1,4 +1,4 @@
-//! A look at every byte of what a node keeps of a generation for its group, and at files of parity by themselves.
+//! Reads every byte that a node keeps of a generation for its group, and single files of parity.
 
 use crate::job::{GenerationId, JobDirectory};
 use crate::limits::PAGE_BYTES;
@@ -12,10 +12,10 @@ use super::node_parity::{self, NodeParity};
 use super::parity_changes::{HEADER_BYTES, ParityChanges, RECORD_BYTES, read_records, record_offset};
 use super::{Group, Member};
 
-/// Damages that are told one by one; all are counted.
+/// The most faults that are reported one by one; all are counted.
 const DAMAGES_MAX: usize = 16;
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scrubbed {
     /// How the generation is protected, as this node noted.
@@ -24,7 +24,7 @@ pub struct Scrubbed {
     pub data_pages: u64,
     /// Pages of the parity that it keeps.
     pub parity_pages: u64,
-    /// What is wrong, as far as it is told one by one.
+    /// The faults that are reported one by one.
     pub damages: Vec<ProtectError>,
     /// Of them all.
     pub damaged: u64,
@@ -43,8 +43,8 @@ impl Scrubbed {
     }
 }
 
-/// Reads everything that this node keeps of a generation: records, its own content against the checksums of its pages, its parity. `None`: it was never protected here.
-/// `progress` is told bytes as they have been read.
+/// Reads everything that this node keeps of a generation: records, its own content against the checksums of its pages,
+/// its parity. `None`: it was never protected here. `progress` gets the number of bytes as they are read.
 pub fn scrub<S: Storage>(
     directory: JobDirectory<S>,
     generation: GenerationId,

@@ -6,15 +6,15 @@ use parity::{Kernel, Matrix};
 
 use crate::limits::PAGE_BYTES;
 
-/// Pages of a chunk: as many as a number of 16 bits has, and as a unit has if nobody says otherwise.
+/// Pages of a chunk: as many as a number of 16 bits has, and as a unit has by default.
 pub const CHUNK_PAGES: u64 = 16;
 
-/// What one or several members contribute to the parity that another one keeps: pages by their number. A page that is not
-/// in it is zero, and nobody sends it.
+/// The contribution of one or several members to the parity that another one keeps: pages by number. A page that is not
+/// in it is zero and is not sent.
 ///
-/// Contributions add up in any order. So whatever the way is (each to the keeper, around a ring, along a tree), what passes
-/// on it is a strip, and what is done there is [`Strip::add`]. Pages lie together in chunks of [`CHUNK_PAGES`], because what is done to
-/// many pages at once costs less than what is done to each.
+/// Contributions add up in any order. So strips travel on every route (each to the keeper, around a ring, along a
+/// tree), and each hop calls [`Strip::add`]. Pages lie together in chunks of [`CHUNK_PAGES`], because an operation on
+/// many pages at once costs less than one on each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strip(BTreeMap<u64, Chunk>);
 
@@ -77,7 +77,7 @@ impl Strip {
         }
     }
 
-    /// Adds a chunk as [`Strip::chunks`] tells it.
+    /// Adds a chunk as [`Strip::chunks`] returns it.
     ///
     /// # Panics
     /// If there are not as many pages as bits.

@@ -10,7 +10,7 @@ use crate::limits::RANKS_MAX;
 
 const FORM: Form = Form { what: "commit", version: 1 };
 
-/// What a generation consists of, written last (rule 8).
+/// The parts of a generation, written last (rule 8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitRecord {
     /// The job.

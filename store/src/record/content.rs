@@ -14,7 +14,7 @@ use crate::protect::{Extent, Piece};
 
 const FORM: Form = Form { what: "content", version: 1 };
 
-/// What a node has of a generation.
+/// A node's content in a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// The job.
@@ -34,7 +34,7 @@ pub struct ContentFile {
     pub name: String,
     /// Its length. What no extent covers is zero.
     pub bytes: u64,
-    /// What it holds.
+    /// Its contents.
     pub digest: ImageDigest,
     /// Where its pages lie in the node's content, in the order of the file.
     pub extents: Vec<Extent>,

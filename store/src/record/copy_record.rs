@@ -17,10 +17,10 @@ const YES: &str = "yes";
 const NO: &str = "no";
 const IMAGE_FORM: &str = "image or base DIGEST BYTES";
 const BLOCKS_FORM: &str = "blocks CONTENT STORED-BYTES";
-const SINCE_FORM: &str = "since-whole COPIES BYTES, of a copy that hangs on another";
+const SINCE_FORM: &str = "since-whole COPIES BYTES, of a copy that builds upon another";
 const PLACES_FORM: &str = "places DIGEST BYTES STORED-BYTES FOOTER";
 
-/// What a copy of a generation consists of. It is written last.
+/// The parts of a copy of a generation. It is written last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// The job.
@@ -37,13 +37,14 @@ pub struct Copied {
     pub manifest: u64,
     /// The copy that has the blocks which this one has not; none: it is whole.
     pub upon: Option<BaseCopy>,
-    /// Later copies hang on this one, though it hangs on another itself.
+    /// Later copies build upon this one, though it builds upon another itself.
     pub becomes_base: bool,
-    /// What has been written since the last whole copy; none for a whole one, and in records that were written before there was such a line.
+    /// Bytes written since the last whole copy; none for a whole one, and in records that were written before there was
+    /// such a line.
     pub since_whole: Option<SinceWhole>,
     /// The job file, packed.
     pub job_file: CopiedFile,
-    /// What there is of each rank.
+    /// The parts of each rank.
     pub ranks: Vec<CopiedRank>,
 }
 
@@ -56,7 +57,7 @@ pub struct BaseCopy {
     pub record: u64,
 }
 
-/// Copies since a whole one, whether they are still there or not: what hangs on it, directly or not.
+/// Copies since a whole one, whether they still exist or not: those that build upon it, directly or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinceWhole {
     /// How many, this one included.
@@ -65,12 +66,12 @@ pub struct SinceWhole {
     pub bytes: u64,
 }
 
-/// What a copy has of a rank.
+/// A rank's part of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopiedRank {
     /// The image.
     pub image: CopiedImage,
-    /// What it needs below it, if it is a delta.
+    /// Its base, if it is a delta.
     pub base: Option<CopiedImage>,
     /// Names the blocks of both.
     pub content: ContentName,
@@ -190,18 +191,18 @@ impl Copied {
         checksum(&self.emit())
     }
 
-    /// What there is of each rank.
+    /// The parts of each rank.
     pub fn by_rank(&self) -> impl Iterator<Item = (Rank, &CopiedRank)> {
         (0..).map(Rank).zip(&self.ranks)
     }
 
-    /// Bytes of all images, and of what they need below them.
+    /// Bytes of all images and of their bases.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         sum_of(self.ranks.iter().map(CopiedRank::bytes))
     }
 
-    /// Bytes of all its files, without those of the copies that it hangs on.
+    /// Bytes of all its files, without those of the copies that it builds upon.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         let ranks = self.ranks.iter().flat_map(|rank| [rank.blocks_bytes, rank.places.stored_bytes]);
@@ -209,13 +210,13 @@ impl Copied {
     }
 }
 
-/// As large as can be told: what records say is not believed to be small.
+/// Saturates: the numbers of a record are not trusted to be small.
 fn sum_of(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
 impl CopiedRank {
-    /// Bytes of the image, and of what it needs below it.
+    /// Bytes of the image and of its base.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.image.bytes.saturating_add(self.base.map_or(0, |base| base.bytes))

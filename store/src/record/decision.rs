@@ -9,7 +9,7 @@ use crate::job::GenerationId;
 const FORM: Form = Form { what: "decision", version: 1 };
 const NOTHING: &str = "nothing";
 
-/// A new life and what it starts from.
+/// A new life and its starting generation.
 ///
 /// One record serves two rules: it is durable before the first process of the life runs (rule 7), and it is the
 /// decision that precedes the first restore (rule 9).
@@ -19,7 +19,7 @@ pub struct Decision {
     pub job: JobId,
     /// The life that begins.
     pub life: Life,
-    /// What every rank restores; `None` if the program starts from its beginning.
+    /// The generation that every rank restores; `None` if the program starts from its beginning.
     pub from: Option<GenerationId>,
 }
 

@@ -1,4 +1,4 @@
-//! What a generation consists of, for people and for repair.
+//! The parts of a generation, for people and for repair.
 
 use transport::{JobId, Rank};
 
@@ -14,14 +14,14 @@ use crate::limits::{KINDS_PER_IMAGE_MAX, NODES_MAX, RANKS_MAX};
 
 const FORM: Form = Form { what: "manifest", version: 1 };
 
-/// The images of a generation: where they lie and what they hold.
+/// The images of a generation: their places and contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The job.
     pub job: JobId,
     /// The generation.
     pub generation: GenerationId,
-    /// When the coordinator had it committed, in milliseconds since 1970-01-01 UTC, as told by the caller.
+    /// When the coordinator committed it, in milliseconds since 1970-01-01 UTC, as given by the caller.
     pub taken_unix_ms: u64,
     /// Names of the nodes.
     pub nodes: Vec<String>,
@@ -91,7 +91,7 @@ impl Manifest {
         Ok(Manifest { job, generation, taken_unix_ms, nodes, images })
     }
 
-    /// What the commit record says of this manifest.
+    /// The commit record's data of this manifest.
     #[must_use]
     pub fn checksum(bytes: &[u8]) -> u64 {
         checksum(bytes)

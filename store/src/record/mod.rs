@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The first line names record and version; then `key value` lines in a fixed order; the last line is the checksum of
-//! all bytes before it. One record has one spelling: what parses, emits to the same bytes. Text, because these files
-//! are what a person looks at when something went wrong.
+//! all bytes before it. One record has one spelling: a parsed record emits the same bytes. Text, because a person reads
+//! these files after a failure.
 
 mod commit;
 mod content;

@@ -9,7 +9,7 @@ use crate::limits::PARITY_UNIT_PAGES_MAX;
 
 const FORM: Form = Form { what: "protected", version: 1 };
 
-/// What a member says once everything that it keeps for a generation is durable.
+/// A member's record that all its data for a generation is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protected {
     /// The job.
@@ -24,7 +24,7 @@ pub struct Protected {
     pub losses: usize,
     /// Pages of a unit.
     pub unit_pages: u64,
-    /// The members' nodes, by their numbers in the manifest.
+    /// The numbers of the members' nodes in the manifest.
     pub nodes: Vec<u32>,
 }
 

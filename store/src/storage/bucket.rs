@@ -5,8 +5,9 @@ use core::time::Duration;
 /// What a limit lets through at once after a pause, as time at its rate: far below a second, so that rates are kept in short runs too.
 const BURST_MAX: Duration = Duration::from_millis(5);
 
-/// A bucket that fills at a rate. Who takes more than is in it waits until it would have been full enough; so over a time that is long beside
-/// 5 ms, and beside what one piece takes at the rate, the rate is kept. Time is what the caller says: it is told from an instant of the caller's choice.
+/// A bucket that fills at a rate. A caller that takes more than is in it waits until it would have been full enough; so
+/// the rate is kept over times much longer than 5 ms and than one piece takes at the rate. The caller gives the time,
+/// counted from an instant of its choice.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     bytes_per_s: f64,

@@ -58,7 +58,7 @@ impl Directory {
         }
     }
 
-    /// Makes `root` and what is missing above it, durably, and opens it.
+    /// Makes `root` and missing directories above it, durably, and opens it.
     pub fn create(root: impl Into<PathBuf>) -> Result<Directory, StorageError> {
         let directory = Directory { root: root.into() };
         let made = directory.make_missing(&directory.root);
@@ -87,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// The next bytes of `file` come after `bytes` that somebody else has written.
+    /// The next bytes of `file` come after `bytes` that another writer has written.
     pub(crate) fn pass_over(&self, file: &mut DirectoryFile, bytes: u64) -> Result<(), StorageError> {
         let failed = |error: io::Error| self.failed(Operation::Append, &file.path, 0, &error);
         let end = i64::try_from(bytes).map_err(|_| failed(Errno::EFBIG.into()))?;
@@ -365,7 +365,7 @@ mod tests {
             panic!("{error}")
         };
         assert_eq!(path, "/dev/full");
-        assert!(error.to_string().starts_with("disk full: 1000 bytes more were wanted"), "{error}");
+        assert!(error.to_string().starts_with("disk full: 1000 bytes more are needed"), "{error}");
     }
 
     #[test]

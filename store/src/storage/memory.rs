@@ -17,7 +17,7 @@ use crate::limits::DIRECTORY_ENTRIES_MAX;
 
 const ROOT: Inode = 0;
 
-/// What an operation picked with [`Memory::fault_after`] meets.
+/// The fault of an operation picked with [`Memory::fault_after`] meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Power is lost during the operation: it may have happened or not. All later ones fail with
@@ -93,7 +93,7 @@ impl Memory {
         self.crashed
     }
 
-    /// Loses power now and starts again: what was synced stays, what was not is decided by `choose`.
+    /// Loses power now and starts again: synced data stays; `choose` decides about the rest.
     ///
     /// `choose(n)` returns a number below `n`. For an unsynced write: 0 lost, 1 whole, 2 torn (then again for the
     /// number of bytes that stay); for an unsynced change of entries: 0 lost, 1 kept. A number that is too large

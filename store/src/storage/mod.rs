@@ -1,9 +1,9 @@
 //! The few operations on a directory tree that the store is made of.
 //!
-//! Paths are relative to the tree's root, parts divided by `/`; the root itself is the empty path. What a power loss
-//! leaves is what was asked to be durable: a file's bytes after [`Storage::sync_file`], a directory's entries (files
-//! and folders made, renamed or removed in it) after [`Storage::sync_directory`]. Everything since may be lost, kept,
-//! or kept in part. [`Memory`] takes that freedom; code that passes over it does not depend on any one file system.
+//! Paths are relative to the tree's root, parts divided by `/`; the root itself is the empty path. A power loss leaves
+//! only data that was made durable: a file's bytes after [`Storage::sync_file`], a directory's entries (files and
+//! folders made, renamed or removed in it) after [`Storage::sync_directory`]. Everything since may be lost, kept, or
+//! kept in part. [`Memory`] takes that freedom; code that passes over it does not depend on any one file system.
 
 mod bucket;
 mod directory;
@@ -24,11 +24,11 @@ use crate::error::bytes_text;
 pub struct DirectoryEntry {
     /// The name within its directory.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
-/// What a directory's entry is.
+/// The kind of a directory's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     /// A file of so many bytes.
@@ -42,7 +42,7 @@ pub enum EntryKind {
     Other,
 }
 
-/// A directory tree. See the module for what is durable when.
+/// A directory tree. See the module about durability.
 pub trait Storage {
     /// A file being written, from [`Storage::create`] or [`Storage::reopen`] on. It goes on naming the same file when that is renamed.
     ///
@@ -106,7 +106,7 @@ pub trait Storage {
     /// The entries of the directory `path`, sorted by name.
     fn list(&mut self, path: &str) -> Result<Vec<DirectoryEntry>, StorageError>;
 
-    /// Bytes that can still be written; `None` if nobody knows.
+    /// Bytes that can still be written; `None` if that is unknown.
     fn free_bytes(&mut self) -> Result<Option<u64>, StorageError>;
 }
 
@@ -160,7 +160,7 @@ impl<S: Storage + ?Sized> Storage for &mut S {
     }
 }
 
-/// What was being done when a storage operation failed.
+/// The storage operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are the methods of `Storage`")]
 pub enum Operation {
@@ -221,14 +221,14 @@ pub enum StorageError {
     #[error("cannot {operation} {path}: it still has files that are not the store's; move them away")]
     NotEmpty { operation: Operation, path: String },
     /// The file system is full, or the user's quota is used up.
-    #[error("disk full: {} more were wanted for {path}, {} are free; free some space, keep fewer generations, or choose another directory with --ckpt-dir", bytes_text(*.wanted_bytes), free_text(*.free_bytes))]
+    #[error("disk full: {} more are needed for {path}, {} are free; free some space, keep fewer generations, or choose another directory with --ckpt-dir", bytes_text(*.wanted_bytes), free_text(*.free_bytes))]
     NoSpace { path: String, wanted_bytes: u64, free_bytes: Option<u64> },
     /// The user may not do this.
     #[error(
         "cannot {operation} {path}: permission denied; make it writable for this user, or choose another directory with --ckpt-dir"
     )]
     Permission { operation: Operation, path: String },
-    /// Nobody may do this: the file system is mounted for reading only.
+    /// The file system is mounted for reading only.
     #[error(
         "cannot {operation} {path}: Read-only file system; mount it for writing, or choose another directory with --ckpt-dir"
     )]
@@ -266,8 +266,8 @@ pub enum StorageError {
     /// The simulated machine has lost power; nothing works before it is restarted.
     #[error("the machine has crashed")]
     Crashed,
-    /// Whoever reads or writes has been told to end.
-    #[error("it was given up before it came to its end")]
+    /// The caller has requested the end.
+    #[error("it was abandoned before its end")]
     Ended,
     /// A storage that is reached over a network has refused, or does not answer.
     #[error("cannot {operation} {path}: {problem}")]

@@ -1,4 +1,4 @@
-//! Images that need another one below them: what they need stays as long as they do, and what is wrong with it is told.
+//! Images that need another one below them: their bases stay as long as they do, and faults of bases are reported.
 
 use std::path::PathBuf;
 

@@ -6,13 +6,13 @@ use store::job::{Depth, GenerationId, GenerationState, JobDirectory};
 use store::storage::Fault;
 use store::{CommitError, Memory, StorageError, StoreError};
 
-/// What the program was told before the fault.
+/// The results that the program got before the fault.
 #[derive(Clone, Debug, Default)]
 struct Acknowledged {
     created: bool,
     counter: u32,
     committed: Option<GenerationId>,
-    /// Begun, but not told as committed: may or may not exist.
+    /// Begun, but not acknowledged as committed: may or may not exist.
     attempted: Option<GenerationId>,
 }
 
@@ -33,7 +33,7 @@ fn work(disk: &mut Memory, acknowledged: &mut Acknowledged, nonce: u64) -> Resul
         if let Some(from) = from {
             restore(&mut directory, from)?;
         }
-        // Until the decision is durable, nobody was told that what can be seen will last.
+        // Until the decision is durable, no caller got an acknowledgement that the visible state lasts.
         acknowledged.attempted = from.or(acknowledged.attempted);
         let life = directory.start_life(nonce + attempt, from)?.life;
         assert!(life.counter > acknowledged.counter, "the counter of a life is never used again");
@@ -52,7 +52,8 @@ fn work(disk: &mut Memory, acknowledged: &mut Acknowledged, nonce: u64) -> Resul
     Ok(())
 }
 
-/// After a fault: the newest committed generation is one that was told, or the one attempted, and is exactly as saved.
+/// After a fault: the newest committed generation is an acknowledged one, or the one attempted, and is exactly as
+/// saved.
 fn check(disk: &mut Memory, acknowledged: &Acknowledged) {
     let (mut directory, file) = match JobDirectory::open(&mut *disk) {
         Ok(opened) => opened,
@@ -89,7 +90,7 @@ fn every_operation(fault: Fault, mut after: impl FnMut(u64, &mut Memory, &Acknow
             return operations;
         }
         if fault != Fault::Crash {
-            // Whoever is told of a failure without a loss of power can rely on it: what failed is never found later.
+            // A caller can rely on a failure without a loss of power: a failed commit is never found later.
             assert!(!matches!(result, Err(StoreError::Unsettled { .. })), "{result:?}");
             acknowledged.attempted = None;
         }

@@ -1,4 +1,4 @@
-//! Deltas of contents in memory: whatever changes, every checkpoint of a chain comes back.
+//! Deltas of contents in memory: after any changes, every checkpoint of a chain is restored.
 
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -57,7 +57,7 @@ fn restore(chain: &Chain<&[u8]>) -> Result<Vec<u8>, DeltaError> {
     Ok(content.into_inner().unwrap())
 }
 
-/// What a program may do to a file between two checkpoints.
+/// Possible changes by a program to a file between two checkpoints.
 fn change(content: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(4) {
         match random.below(4) {

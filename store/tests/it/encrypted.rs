@@ -28,7 +28,7 @@ fn region() -> Vec<u8> {
     (0..3 * 4096 + 100u32).map(|at| (at / 7 % 251).to_le_bytes()[0]).collect()
 }
 
-/// A port, a region of four pages, another of one, an empty section, and what everybody may read.
+/// A port, a region of four pages, another of one, an empty section, and sections that are not encrypted.
 fn image(salt: [u8; 24]) -> Vec<u8> {
     let (region, state) = (region(), [0xa5; 4096]);
     let base = Base { generation: IDENTITY.generation(), digest: ImageDigest(5) }.emit();
@@ -83,7 +83,7 @@ fn refusal(file: &[u8]) -> ImageError {
 
 type Change = fn(&mut Header, &mut Vec<(Entry, Vec<u8>)>);
 
-/// Header, sections and what is stored of them, changed by somebody who has no key, with all checksums put right.
+/// Header, sections and their stored bytes, changed without the key, with all checksums corrected.
 fn forge(file: &[u8], change: impl FnOnce(&mut Header, &mut Vec<(Entry, Vec<u8>)>)) -> Vec<u8> {
     let mut disk = disk(file);
     let reader = ImageReader::open(&mut disk, "image").unwrap();
@@ -135,7 +135,7 @@ fn only_the_key_reads_what_everybody_can_verify() {
     for words in [ImageError::NoKey, ImageError::OtherKey].map(|error| error.to_string()) {
         assert!(words.contains("--key-file") && words.contains("STILLWIRE_KEY"), "{words}");
     }
-    // An image that nobody has encrypted passes for none that somebody has.
+    // A plain image does not pass for an encrypted one.
     let plain = encode_image(IDENTITY, &[Exited::section(&Exited { status: 0 }.emit())]).unwrap();
     assert_eq!(read(&plain, &KEY), Err(ImageError::NotEncrypted));
 }
@@ -208,7 +208,7 @@ fn nobody_without_the_key_changes_an_image_unnoticed() {
         parse_image(&forged).expect("whoever has no key finds nothing");
         forged
     };
-    // The checksum of the section is in the table, whose tag nobody can make.
+    // The checksum of the section is in the table, whose tag cannot be forged.
     assert_eq!(refusal(&in_place(|bytes| bytes[5000] ^= 1)), ImageError::TableForged);
     let swapped = in_place(|bytes| {
         let (one, two) = bytes[..2 * 4096].split_at_mut(4096);
@@ -256,7 +256,7 @@ fn nobody_without_the_key_changes_an_image_unnoticed() {
     assert_eq!(refusal(&mixed), ImageError::TableForged);
 }
 
-// Whoever can read a section can look for other bytes with its checksum, which is no tag.
+// An attacker who can read a section can look for other bytes with its checksum, which is no tag.
 #[test]
 fn what_everybody_may_read_is_not_changed_without_the_key() {
     let mut base = [1; 24];
@@ -276,7 +276,7 @@ fn what_everybody_may_read_is_not_changed_without_the_key() {
     assert_eq!(refused, Err(ImageError::PageForged { section: 0, page: 0 }));
 }
 
-// Whoever has changed images has changed the records that name them, too.
+// An attacker who has changed images has changed the records that name them, too.
 #[test]
 fn a_generation_is_judged_with_the_key_where_it_is_known() {
     let id = crate::common::generation(crate::common::life(1, 7), 1);
@@ -319,7 +319,7 @@ fn a_page_is_read_in_its_own_place_alone() {
     let mut disk = disk(&file);
     let mut reader = ImageReader::open(&mut disk, "image").unwrap();
     let offsets: Vec<u64> = reader.entries().iter().map(|entry| entry.offset).collect();
-    // Unlocked before somebody gets at the file: what is checked then is each page by its tag.
+    // Unlocked before the file is changed: then each page is checked by its tag.
     reader.unlock(&mut disk, &KEY).unwrap();
     let mut page = [0; 4096];
     for (section, number) in [(0, 0), (0, 1), (1, 0), (1, 1)] {

@@ -153,7 +153,7 @@ fn a_commit_that_raced_a_decision_does_not_count() {
 
 type Act = Box<dyn FnOnce(&mut Memory)>;
 
-/// A storage in which somebody else acts just before a name is published.
+/// A storage in which another process acts just before a name is published.
 struct Raced {
     disk: Memory,
     at: &'static str,
@@ -290,7 +290,7 @@ fn a_decision_whose_generation_goes_away_meanwhile_fails() {
     let mut decider = JobDirectory::attach(raced, JOB);
     let error = decider.start_life(0xbbbb, Some(base)).unwrap_err();
     assert_eq!(error, StoreError::NotCommitted { generation: base });
-    // That decision came to nothing, so the generation that replaced its base counts.
+    // That decision had no effect, so the generation that replaced its base counts.
     let newest = decider.newest_restorable(Depth::Everything).unwrap().manifest;
     assert_eq!(newest.map(|manifest| manifest.generation), Some(next));
 }

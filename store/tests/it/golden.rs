@@ -1,4 +1,4 @@
-//! Files written by version 1 stay readable: a change of format that nobody announced fails here.
+//! Files written by version 1 stay readable: an unannounced change of format fails here.
 //!
 //! After a change that is meant, raise the version, keep the old file, and add the new one:
 //! `STILLWIRE_WRITE_GOLDEN=1 cargo test -p stillwire-store --test it golden` writes files that are missing.

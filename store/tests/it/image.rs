@@ -170,7 +170,7 @@ fn sections_lie_between_header_and_table_in_order() {
         let error = read(&forge(change)).unwrap_err();
         assert!(matches!(error, ImageError::SectionMisplaced { .. }), "{number}: {error}");
     }
-    // Between the last section and the table nothing may lie: nobody would check it.
+    // Between the last section and the table nothing may lie: it would not be checked.
     let error = read(&forge(|entries| {
         entries[2].offset = entries[1].offset;
         entries[1].stored_bytes = 0;

@@ -190,7 +190,7 @@ fn a_wrong_key_is_known_before_anything_is_read() {
     assert!(!stream.windows(16).any(|piece| piece == b"quick brown fox "), "nothing of the content shows");
 }
 
-/// Puts the checksums of packet 0 and 1, of the table and of the footer right, as somebody would who forges.
+/// Puts the checksums of packet 0 and 1, of the table and of the footer right, as a forger would.
 fn forge(stream: &mut [u8], change: impl FnOnce(&mut [u8])) {
     change(stream);
     let footer = stream.len() - FOOTER_BYTES;
@@ -228,7 +228,8 @@ fn encrypted_packets_cannot_be_exchanged_or_left_out() {
     );
 
     let mut swapped = stream.clone();
-    // The footer's tag covers the table's checksum, so the table is to stay: checksums of packets differ by their numbers.
+    // The footer's tag covers the table's checksum, so the table must stay: checksums of packets depend on their
+    // numbers.
     forge(&mut swapped, |bytes| {
         let (first, second) = bytes[FRONT_BYTES..].split_at_mut(stored);
         first.swap_with_slice(&mut second[..stored]);

@@ -1,4 +1,4 @@
-//! What a group of nodes keeps of each other, and what comes back from it.
+//! The data that a group of nodes keeps of each other, and its restoration.
 
 use crate::group::{Calls, Cluster, Random, Regions, generation, life, memory, subsets};
 use store::job::Depth;
@@ -179,10 +179,10 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     cluster.start(1, None).unwrap();
     let error = cluster.repair_and_check(&manifest, &[1, 2]).unwrap_err();
     let reasons = vec!["node 2 does not answer: it is lost".to_owned()];
-    let (node, members, needed, told, silent) = (1, 4, 3, 2, vec![2]);
+    let (node, members, needed, reporting, silent) = (1, 4, 3, 2, vec![2]);
     assert_eq!(
         error,
-        ProtectError::TooFewAnswer { generation: id, node, members, needed, told, silent, reasons }
+        ProtectError::TooFewAnswer { generation: id, node, members, needed, reporting, silent, reasons }
     );
     // It answers, and has nothing.
     let error = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[])).unwrap_err();
@@ -247,7 +247,7 @@ fn flipped_bits_anywhere_are_found_and_repaired() {
                 if !(path.starts_with("parity/") && repaired.is_nothing()) {
                     assert!(!repaired.is_nothing(), "byte {place} of {path}");
                 }
-                // Who asks whether anything has to be repaired hears of all that a repair would do.
+                // The question whether a repair is needed returns all that a repair would do.
                 assert_eq!(held, repaired.is_nothing(), "byte {place} of {path}");
                 cluster.repair_and_check(&manifest, &[]).unwrap();
                 kinds.insert(name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned());
@@ -331,9 +331,12 @@ fn where_nobody_knows_what_a_node_had_its_record_is_what_is_said_to_be_lost() {
     let error = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[])).unwrap_err();
     assert!(matches!(&error, ProtectError::NoRecord { of: 0, reasons, .. } if reasons.len() == 2), "{error}");
     let words = error.to_string();
-    assert!(words.starts_with("nobody who answered has a whole record of what node 0 has of"), "{words}");
+    assert!(
+        words.starts_with("no node that answered has a whole record of the data of node 0 in"),
+        "{words}"
+    );
     assert!(words.ends_with("; start from another generation"), "{words}");
-    // Who does not answer may have it.
+    // A node that does not answer may have it.
     let error = cluster.member(0).repair(id, &mut Calls::new(&cluster, 0, &[0, 2])).unwrap_err();
     assert!(matches!(&error, ProtectError::NoRecord { silent, .. } if silent[..] == [2]), "{error}");
     let words = error.to_string();
@@ -356,7 +359,7 @@ fn where_too_few_answer_a_repair_ends_at_once_and_names_those_who_do_not() {
         matches!(&error, ProtectError::TooFewAnswer { node: 0, silent, .. } if silent[..] == [2]),
         "{words}"
     );
-    assert!(words.contains("3 of the other 3 nodes that it is protected with have to tell"), "{words}");
+    assert!(words.contains("3 of the other 3 nodes of its group have to report"), "{words}");
     assert!(words.contains("and 2 do (node 2 does not answer: it is lost)"), "{words}");
     assert!(words.ends_with("; bring back node 2 first"), "{words}");
     // When it is back, all is mended.
@@ -460,7 +463,7 @@ fn a_full_disk_while_parity_is_kept_harms_nothing_that_is_committed() {
     let mut cluster = Cluster::new(3, 1);
     let id = work(&mut cluster, 2);
     let disk = cluster.disks[1].clone().unwrap();
-    // Room for the image, and for some of what comes after it.
+    // Room for the image, and for a part of the next files.
     let used: u64 = files(&cluster, 1).iter().map(|(_, bytes)| bytes).sum();
     let image: u64 = 4096;
     let mut failed = 0;

@@ -5,11 +5,11 @@ use crate::group::{Calls, Cluster, Random, generation, life, subsets};
 use store::GenerationId;
 use store::protect::ProtectError;
 
-/// What the program was told before the crash.
+/// The results that the program got before the crash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Acknowledged {
     committed: Option<GenerationId>,
-    /// Begun, but not told as committed: may or may not exist.
+    /// Begun, but not acknowledged as committed: may or may not exist.
     attempted: Option<GenerationId>,
 }
 
@@ -35,8 +35,8 @@ fn work(
     Ok(())
 }
 
-/// Repairs the lost nodes for the newest generation that any node knows as committed; it is the one that was told, or the one
-/// attempted.
+/// Repairs the lost nodes for the newest generation that any node knows as committed; it is the acknowledged one, or
+/// the one attempted.
 fn recover(cluster: &mut Cluster, acknowledged: &Acknowledged, lost: &[usize]) -> Option<GenerationId> {
     cluster.replace(lost);
     let committed = cluster.committed();
@@ -90,7 +90,7 @@ fn crashed(cluster: &Cluster, seed: u64, way: u64) -> Cluster {
     cluster
 }
 
-/// What is lost with the power at each of these operations.
+/// The data lost with the power at each of these operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ways {
     All,

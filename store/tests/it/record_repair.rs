@@ -1,4 +1,4 @@
-//! What is taken over from a copy in place of records that are damaged or lost (R27), and what is refused.
+//! Records taken over from a copy in place of damaged or lost ones (R27), and refused ones.
 
 use crate::common::{JOB, checkpoint, generation, job_file, life, restore};
 use store::job::{AbandonedBy, GenerationState, JobDirectory};
@@ -87,7 +87,8 @@ fn a_copy_of_another_job_or_another_commit_is_refused() {
     assert_eq!(directory.repair_manifest(&first), Ok(true));
 }
 
-// What is older than what is committed may have been collected, and what is being collected has lost its images.
+// Generations older than the committed one may have been collected, and a generation that is being collected has lost
+// its images.
 #[test]
 fn what_may_have_been_collected_does_not_come_back() {
     let (mut directory, first, _) = job();

@@ -56,7 +56,7 @@ fn copied() -> Copied {
     }
 }
 
-/// One record of each kind, and what its reader says to any bytes.
+/// One record of each kind, and its reader's answer to any bytes.
 type Reader = fn(&[u8]) -> Result<Vec<u8>, RecordError>;
 fn all() -> [(Vec<u8>, Reader); 6] {
     [
@@ -160,7 +160,7 @@ fn a_line_that_is_not_in_the_format_is_named() {
         (&copy, all()[5].1, "becomes-base no", "becomes-base 0", 9),
         (&copy, all()[5].1, "since-whole 3 4000", "since-whole 3", 10),
         (&copy, all()[5].1, "since-whole 3 4000", "since-whole 4294967296 4000", 10),
-        // A whole one hangs on nothing.
+        // A whole one has no base.
         (&copy, all()[5].1, "upon 1.0000000000000002 2 0000000000000006", "upon none", 10),
         (&copy, all()[5].1, "job-file 0000000000000002 200", "job-file 0000000000000002 0200", 11),
         (&copy, all()[5].1, "image 0000000000000003 200", "image 0000000000000003", 12),

@@ -1,4 +1,4 @@
-//! With a rule taken out, what the rule prevents does happen: the switches work.
+//! With a rule switched off, the prevented fault does happen: the switches work.
 #![cfg(feature = "sabotage")]
 
 use crate::common::{checkpoint, generation, job_file, life, request, restore, write_images};

@@ -1,4 +1,4 @@
-//! What is damaged of what a node keeps for its group is found and named, wherever it lies.
+//! Damage to the files that a node keeps for its group is found and named, wherever it lies.
 
 use crate::group::{Calls, Cluster, generation, life};
 use store::protect::{ProtectError, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
@@ -84,7 +84,7 @@ fn every_damaged_byte_is_found_and_its_page_named() {
     assert!(matches!(scrubbed.damages[..], [ProtectError::DataDamaged { node: 1, .. }]), "{scrubbed:?}");
     flip(&image, 5000);
 
-    // Records: its own, and what it knows of others.
+    // Records: its own, and those of others.
     for name in ["sums", "content-00000000", "content-00000001"] {
         let path = format!("{}/{name}", newer.folder());
         flip(&path, 40);
@@ -121,7 +121,8 @@ fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
             assert!(scrubbed.damages[0].to_string().starts_with(&path), "{scrubbed:?}");
             assert!(!cluster.member(1).holds(id, false).unwrap());
         }
-        // The newer one first, as whoever restarts has it: it has a file of its own then, and does not hang on the one that is cut.
+        // The newer one first, as after a restart: it has a file of its own then, and does not depend on the truncated
+        // one.
         for id in [kept[1], kept[0]] {
             let repaired = cluster.member(1).repair(id, &mut Calls::new(&cluster, 1, &[1])).unwrap();
             assert!(repaired.parity_pages >= pages, "{repaired:?}");
@@ -135,7 +136,7 @@ fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
             cluster.start(1, None).unwrap();
             cluster.repair_and_check(&manifest, &[0]).unwrap();
         }
-        // What was cut does not stay beside what took its place, nor in the way of what comes next.
+        // A truncated file stays neither beside its replacement nor in the way of the next one.
         let entries = cluster.directory(1).storage().list("parity").unwrap();
         assert_eq!(entries.len(), 2, "{entries:?}");
         let next = generation(1, 4);
@@ -155,7 +156,7 @@ fn what_lies_behind_the_pages_of_a_file_never_counts() {
         let (mut cluster, kept) = work();
         let path = all_pages(&cluster, 1);
         let before = inspect_pages(cluster.directory(1).storage(), &path).unwrap();
-        // Its length became durable, what was written did not.
+        // Its length became durable, its bytes did not.
         let mut directory = cluster.directory(1);
         let mut file = directory.storage().reopen(&path).unwrap();
         directory.storage().append(&mut file, &vec![0xff; behind]).unwrap();

@@ -1,4 +1,4 @@
-//! A folder of checkpoints: which bases are chosen, what is kept, and what a crash leaves.
+//! A folder of checkpoints: the choice of bases, kept checkpoints, and the state after a crash.
 
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -207,7 +207,7 @@ fn any_checkpoint_can_be_restored_while_the_next_one_is_written() {
     assert_eq!(restore(&writing, &mut open(), 5).unwrap(), contents[5]);
 }
 
-/// Six checkpoints, old ones removed on the way; what the program was told is counted.
+/// Six checkpoints, old ones removed on the way; the acknowledged ones are counted.
 fn work(disk: &mut Memory, told: &mut Option<u64>) -> Result<(), StoreError> {
     let rules = Rules { strategy: Bases::Adaptive { threshold: 1.5 }, files_max: 3 };
     let mut series = Series::open(disk, "", rules, None)?;

@@ -1,4 +1,4 @@
-//! What a message costs through shared memory: bare shared words against the driver, alternating in one run.
+//! The cost of a message through shared memory: bare shared words against the driver, alternating in one run.
 //!
 //! ```text
 //! cargo run --release -p stillwire-drivers --example shm_cost [-- FRAME_BYTES ROUNDS]
@@ -169,7 +169,7 @@ fn burst(frame: &[u8]) -> (f64, f64) {
 const BULK_BYTES: usize = 4 << 20;
 const TRANSFERS: usize = 40;
 
-/// The process that sends bulk: tells its segment's address on standard output, and sends until it is killed.
+/// The process that sends bulk: prints its segment's address on standard output, and sends until it is killed.
 fn send_bulk(address: &str, pull: bool) -> ! {
     let bytes: Vec<u8> = (0..address.len() / 2)
         .map(|i| u8::from_str_radix(&address[2 * i..][..2], 16).expect("hex"))

@@ -1,4 +1,4 @@
-//! What a message costs over UDP: bare sockets against the driver, alternating in one run.
+//! The cost of a message over UDP: bare sockets against the driver, alternating in one run.
 //!
 //! ```text
 //! cargo run --release -p stillwire-drivers --example udp_cost [-- FRAME_BYTES ROUNDS ADDRESS]

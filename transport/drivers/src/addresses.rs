@@ -8,8 +8,8 @@ use transport::AddressId;
 use crate::error::DriverError;
 use crate::limits::ADDRESSES_MAX;
 
-/// What a driver knows of each resolved address. A forgotten id may still be in somebody's hands, so it is given out again only when there is no id
-/// left that never was, and then after all others that were forgotten before it.
+/// A driver's data of each resolved address. A caller may still use a forgotten id, so it is reused only when no unused
+/// id is left, and after all ids that were forgotten before it.
 pub(crate) struct Addresses<A, P> {
     /// By `AddressId`.
     slots: Vec<Option<(A, P)>>,

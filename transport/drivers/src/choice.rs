@@ -17,7 +17,7 @@ pub const RAILS_VARIABLE: &str = "STILLWIRE_RAILS";
 /// Faults that every rail of the process gets, for tests of programs: as [`Faults`] reads them, such as `loss=1%`.
 pub const FAULTS_VARIABLE: &str = "STILLWIRE_FAULTS";
 
-/// The rails of a port, and what it reaches other hosts over.
+/// The rails of a port, and the NIC to other hosts.
 pub struct Opened {
     /// The rails; rails within the host come first.
     pub rails: Vec<Box<dyn Driver>>,
@@ -81,16 +81,16 @@ impl Wrappers {
 /// Why there are no rails.
 #[derive(Debug, thiserror::Error)]
 pub enum RailsError {
-    /// What [`RAILS_VARIABLE`] says.
+    /// The value of [`RAILS_VARIABLE`].
     #[error("{variable}: {0}", variable = RAILS_VARIABLE)]
     Choice(#[from] UnknownChoice),
-    /// What [`CAPTURE_VARIABLE`] says.
+    /// The value of [`CAPTURE_VARIABLE`].
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// What [`FAULTS_VARIABLE`] says.
+    /// The value of [`FAULTS_VARIABLE`].
     #[error("{variable}: {0}", variable = FAULTS_VARIABLE)]
     Faults(#[from] FaultsError),
-    /// What [`NIC_VARIABLE`] says.
+    /// The value of [`NIC_VARIABLE`].
     #[error("{variable}: {0}", variable = NIC_VARIABLE)]
     UnknownNic(#[from] UnknownNic),
     /// Both together.
@@ -190,7 +190,7 @@ impl RailChoice {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the rails are '{found}', expected auto, nic, udp or shm")]
 pub struct UnknownChoice {
-    /// What was said.
+    /// The given text.
     pub found: String,
 }
 

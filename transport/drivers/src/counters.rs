@@ -1,4 +1,4 @@
-//! What a driver counts. Every frame that it takes and does not send is in exactly one of the `lost_*` counters.
+//! The counters of a driver. Every frame that it takes and does not send is in exactly one of the `lost_*` counters.
 
 /// Counts since the driver was opened. Plain numbers: only the owner of the driver touches them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -51,7 +51,8 @@ pub struct Counters {
     pub lost_not_fetched: u64,
     /// Received frames that were thrown away when the NIC was begun anew after an error, as far as they are known of.
     pub lost_receive_reset: u64,
-    /// Received entries of a shared queue that nobody can have meant, and datagrams that begin as a pack and are none.
+    /// Received entries of a shared queue that no sender can have meant, and datagrams that begin as a pack and are
+    /// none.
     pub lost_malformed: u64,
 
     /// Times that the NIC would take no more (EAGAIN): frames stayed staged.
@@ -65,7 +66,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Frames that were taken and did not reach the NIC, for whatever reason.
+    /// Frames that were taken and did not reach the NIC, for any reason.
     #[must_use]
     pub fn lost_on_send(&self) -> u64 {
         self.lost_no_address

@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::error::DriverError;
 use crate::payload::Payload;
 
-/// What a driver can do; does not change while it lives.
+/// A driver's capabilities; this does not change while it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caps {
     /// Name of the kind of driver, for reports.
@@ -38,7 +38,7 @@ pub struct Caps {
     pub within_host: bool,
 }
 
-/// What a driver knows about the way to one address.
+/// A driver's facts about the path to one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     /// Bytes of the largest frame; longer ones are dropped and counted.
@@ -91,7 +91,8 @@ pub trait DeferredPayload {
     /// Its length.
     fn bytes(&self) -> usize;
 
-    /// Brings it, to a buffer of exactly that length. Once. False: it is not to be had any more, and what the buffer holds is arbitrary.
+    /// Copies it to a buffer of exactly that length. Once. False: it is no longer available, and the buffer's contents
+    /// are arbitrary.
     fn fetch(&mut self, to: &mut [u8]) -> bool;
 }
 
@@ -107,16 +108,17 @@ pub type EachFrame<'a> = dyn FnMut(&[u8], Option<&mut dyn DeferredPayload>) + 'a
 /// An error that [is not a dead rail](DriverError::is_rail_dead) leaves the driver as it was before the call. After a dead
 /// rail the caller drops the driver. Dropping returns only when the NIC can touch no buffer any more.
 pub trait Driver: Send {
-    /// What this driver can do. AF_XDP: what up to four chunks hold, `gather: false`. Verbs: the port's active MTU, `gather: false`.
+    /// This driver's capabilities. AF_XDP: what up to four chunks hold, `gather: false`. Verbs: the port's active MTU,
+    /// `gather: false`.
     fn caps(&self) -> &Caps;
 
-    /// What happened so far.
+    /// The counters.
     fn counters(&self) -> &Counters;
 
     /// Where others reach this rail. AF_XDP: IP address and UDP port of the shadow socket. Verbs: GID, queue pair number, key.
     fn local_address(&self) -> RawAddress;
 
-    /// Makes an address usable, whether or not somebody listens there. The same address gives the same id until `forget`.
+    /// Makes an address usable, whether or not a peer listens there. The same address gives the same id until `forget`.
     /// AF_XDP: route and neighbour become a prepared Ethernet/IP/UDP header. Verbs: an address handle.
     ///
     /// # Errors
@@ -126,13 +128,13 @@ pub trait Driver: Send {
     /// Ends the use of an id. Frames staged for it may be dropped; the id may be given out again much later.
     fn forget(&mut self, address: AddressId);
 
-    /// What is known about the way to an address; `None` for an unknown id.
+    /// Known facts about the way to an address; `None` for an unknown id.
     fn path(&self, to: AddressId) -> Option<Path>;
 
-    /// The next frame buffer, `frame_bytes_max` long, contents arbitrary; headroom for what the NIC puts in front is already
-    /// set aside. `None`: every buffer is staged or with the NIC; flush, and come back after some have completed. Until the
-    /// `commit`, another `lease` gives the same buffer with what was written into it.
-    /// AF_XDP: a slot of the umem from the free list, behind its headroom. Verbs: a registered frame.
+    /// The next frame buffer, `frame_bytes_max` long, contents arbitrary; headroom for the NIC's headers is already set
+    /// aside. `None`: every buffer is staged or with the NIC; flush, and come back after some have completed. Until the
+    /// `commit`, another `lease` gives the same buffer with its contents. AF_XDP: a slot of the umem from the free
+    /// list, behind its headroom. Verbs: a registered frame.
     fn lease(&mut self) -> Option<&mut [u8]>;
 
     /// Stages the leased buffer's first `frame_bytes` bytes, followed by `payload`, as one frame. The payload is dropped when
@@ -190,7 +192,7 @@ pub trait Driver: Send {
         false
     }
 
-    /// Whether a `receive` would find and do nothing, as far as a few loads can tell. False is always right.
+    /// Whether a `receive` would find and do nothing, as far as a few loads can show. False is always right.
     fn is_quiet(&self) -> bool {
         false
     }
@@ -203,19 +205,19 @@ pub trait Driver: Send {
     /// `flush`, `receive` and `drain` only.
     fn completed_total(&self) -> u64;
 
-    /// Takes every buffer back. `Ready`: no staged frame is left, `completed_total` equals `staged_total`, the NIC reads no
-    /// user payload and writes nothing outside `device_mappings`. `Pending`: the NIC has not let go of all yet; call again,
-    /// the deadline is the caller's. Frames staged and not flushed are dropped (whoever wants them sent flushes first); those
-    /// with the NIC may still go out. The driver stays usable; the first `commit` afterwards ends the drained state.
-    /// AF_XDP: waits for the completion ring; the fill ring's chunks stay, they are device memory. Verbs: waits for send
-    /// completions; slots posted for receiving stay likewise.
+    /// Takes every buffer back. `Ready`: no staged frame is left, `completed_total` equals `staged_total`, the NIC
+    /// reads no user payload and writes nothing outside `device_mappings`. `Pending`: the NIC has not let go of all
+    /// yet; call again, the deadline is the caller's. Frames staged and not flushed are dropped (a caller that wants
+    /// them sent flushes first); those with the NIC may still go out. The driver stays usable; the first `commit`
+    /// afterwards ends the drained state. AF_XDP: waits for the completion ring; the fill ring's chunks stay, they are
+    /// device memory. Verbs: waits for send completions; slots posted for receiving stay likewise.
     ///
     /// # Errors
     /// `Transient` or `RailDead`.
     fn drain(&mut self) -> Result<Poll<()>, DriverError>;
 
-    /// Address ranges of this process that are the device's, in whole pages: rings, umem, doorbells. Never part of an image; whoever restores
-    /// the process opens a new driver.
+    /// Address ranges of this process that are the device's, in whole pages: rings, umem, doorbells. Never part of an
+    /// image; a restore of the process opens a new driver.
     fn device_mappings(&self) -> Vec<Range<usize>> {
         Vec::new()
     }

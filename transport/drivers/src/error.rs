@@ -1,4 +1,4 @@
-//! What can go wrong with a rail. A lost datagram is not in here: it is counted, and the protocol sends it again.
+//! Errors of a rail. A lost datagram is not in here: it is counted, and the protocol sends it again.
 
 use core::fmt;
 use thiserror::Error;
@@ -33,7 +33,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What a driver was doing when it failed.
+/// The operation of a driver that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Operation {
@@ -106,7 +106,7 @@ pub enum DriverError {
     Transient {
         /// The step that failed.
         operation: Operation,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
     /// The NIC will not work again. Dropping the driver gives every buffer back.
@@ -116,7 +116,7 @@ pub enum DriverError {
     RailDead {
         /// The step that failed.
         operation: Operation,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
     /// The rail could not be opened.
@@ -124,12 +124,12 @@ pub enum DriverError {
     CannotOpen {
         /// The step that failed.
         operation: Operation,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
     /// AF_XDP needs rights that this process does not have.
     #[error(
-        "cannot open the rail: AF_XDP needs {missing}, which this process has not; grant it with \
+        "cannot open the rail: AF_XDP needs {missing}, which this process lacks; grant it with \
          `setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM`, run as root, or have root run `stillwire nic-helper` on this host"
     )]
     CapabilityMissing {
@@ -148,7 +148,7 @@ pub enum DriverError {
          version, and may this user open its socket (--group, --uid)?"
     )]
     HelperUnreachable {
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
     /// Verbs need a library that is not there.
@@ -176,9 +176,9 @@ pub enum DriverError {
         "address {address:?} is not usable here: expected {expected}; hand it to the driver that made it"
     )]
     AddressUnusable {
-        /// What came.
+        /// The found value.
         address: RawAddress,
-        /// What this driver reads.
+        /// The kind of address that this driver accepts.
         expected: &'static str,
     },
     /// The table of addresses is at its bound.

@@ -13,8 +13,8 @@
 //! * [`capture`]: a wrapper that writes down the frames of any of them;
 //! * `conformance` (feature of that name): the tests that belong to the trait; every implementation runs all of them.
 //!
-//! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. What it
-//! must never do is deliver bytes that nobody sent, block, or touch a buffer after saying that it is done with it.
+//! A driver moves whole frames and may lose, repeat and reorder them: the protocol above recovers from all of that. It
+//! must never deliver bytes that no peer sent, block, or touch a buffer after reporting its completion.
 
 mod addresses;
 mod cache;

@@ -109,17 +109,18 @@ pub const XDP_FRAME_CHUNKS_MAX: usize = 4;
 /// Slots for sending where a frame takes several chunks: two bursts of the longest frames are 2 MiB.
 pub const XDP_LONG_SEND_SLOTS: usize = 2 * BURST_FRAMES;
 
-/// How long opening an AF_XDP rail waits for a queue that somebody still holds: the kernel lets go of a closed socket's queue late.
-/// Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms; on a machine with more to do than processors it took more than 500 ms.
+/// How long opening an AF_XDP rail waits for a queue that is still held: the kernel lets go of a closed socket's queue
+/// late. Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms; on a machine
+/// with more to do than processors it took more than 500 ms.
 pub const XDP_BUSY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rails that one nic-helper serves: one program at a device compares each frame with one after the other.
 pub const XDP_HELPER_RAILS_MAX: usize = 64;
 
-/// Connections to a nic-helper: its rails, and those who have not asked yet. Whoever comes next waits.
+/// Connections to a nic-helper: its rails, and clients without a request yet. Further clients wait.
 pub const XDP_HELPER_CONNECTIONS_MAX: usize = 2 * XDP_HELPER_RAILS_MAX;
 
-/// How long a nic-helper waits for the request of who has connected: ranks have it ready.
+/// How long a nic-helper waits for a new client's request: ranks have it ready.
 pub const XDP_HELPER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a rank waits for a nic-helper: what that does takes milliseconds, but others may be before it.
@@ -145,13 +146,14 @@ pub const VERBS_RESTARTS_MAX: u32 = 16;
 /// Long against what one takes: a device that fails again and again is found out, and one that fails every few seconds is used.
 pub const VERBS_RESTARTS_WINDOW: Duration = Duration::from_secs(60);
 
-/// How long finding a peer over RoCE waits for a neighbour whose Ethernet address the kernel does not know: some round trips of a local network. Whoever has not
-/// answered by then is asked again when something is sent to it.
+/// How long finding a peer over RoCE waits for a neighbour whose Ethernet address the kernel does not know: some round
+/// trips of a local network. A neighbour that has not answered by then is asked again when a frame is sent to it.
 pub const VERBS_NEIGHBOUR_PATIENCE: Duration = Duration::from_millis(1);
 
 /// Time between two questions to a neighbour that is sent to whether it has still its Ethernet address: the kernel, past which frames go, has no reason to ask.
 /// As long as it trusts an answer by default.
 pub const VERBS_NEIGHBOUR_REFRESH: Duration = Duration::from_secs(30);
 
-/// Bytes of a captured rail's file, after which it ends: some millions of small frames, and what `inspect` reads at once.
+/// Bytes of a captured rail's file, after which it ends: some millions of small frames, and as much as `inspect` reads
+/// at once.
 pub const CAPTURE_BYTES_MAX: u64 = 1 << 30;

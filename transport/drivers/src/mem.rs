@@ -26,7 +26,7 @@ use crate::staging::{Staged, Staging};
 /// First byte of a memory address, and the version of its encoding.
 const ENCODING: [u8; 2] = [1, 1];
 
-/// What an address must be, for messages.
+/// The kind of address, for messages.
 const EXPECTED: &str = "a port of the same memory hub";
 
 /// A network inside this process.
@@ -38,7 +38,7 @@ pub struct Hub {
     frame_bytes_max: usize,
 }
 
-/// What waits at one port.
+/// Messages that wait at one port.
 struct Queue {
     state: Mutex<QueueState>,
     /// Readable while `signalled`.

@@ -1,4 +1,4 @@
-//! Over which NIC a port reaches other hosts: what may be asked for, and what comes of it.
+//! The NIC over which a port reaches other hosts: the choices and their results.
 
 use core::fmt;
 use core::str::FromStr;
@@ -28,7 +28,7 @@ const INTERFACE_BYTES_MAX: usize = 15;
 /// Which NIC a port gets.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum NicChoice {
-    /// AF_XDP where it costs nobody anything, else UDP: see [`open`].
+    /// AF_XDP where it disturbs no other process, else UDP: see [`open`].
     #[default]
     Auto,
     /// The kernel's UDP sockets.
@@ -54,7 +54,7 @@ pub enum NicChoice {
     "the NIC is '{found}', expected auto, udp, xdp:INTERFACE such as xdp:eth0, udp:INTERFACE, verbs, or verbs:DEVICE"
 )]
 pub struct UnknownNic {
-    /// What was said.
+    /// The given text.
     pub found: String,
 }
 
@@ -97,10 +97,10 @@ impl fmt::Display for NicChoice {
     }
 }
 
-/// A choice, and what else decides.
+/// A choice, and further criteria.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NicRequest {
-    /// What is asked for.
+    /// The requested choice.
     pub choice: NicChoice,
     /// Ranks on this host; `None`: not known. Without a helper a device serves one AF_XDP rail.
     pub ranks_here: Option<u32>,
@@ -121,12 +121,12 @@ impl NicRequest {
     }
 }
 
-/// What a port got, for a person.
+/// The NIC of a port, for a user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NicSelection {
     /// The NIC: as [`NicChoice`] writes it, or `none`.
     pub nic: String,
-    /// What there is to say of it: how it works, or why it was not another one. May be empty.
+    /// A remark on it: how it works, or why it was not another one. May be empty.
     pub remark: String,
 }
 
@@ -139,21 +139,20 @@ impl fmt::Display for NicSelection {
     }
 }
 
-/// Why a NIC that was asked for cannot be had.
+/// Why a NIC that was asked for is not available.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NicError {
     /// It cannot be opened.
-    #[error("the NIC verbs:{device} cannot be had: {source}")]
+    #[error("the NIC verbs:{device} is not available: {source}")]
     Verbs {
-        /// What was asked for.
+        /// The requested value.
         device: String,
         /// Why.
         source: DriverError,
     },
     /// No RDMA device has the address on which the port receives.
     #[error(
-        "the NIC verbs cannot be had: ranks here receive on {address}, which no RDMA device has among its GIDs; have them receive on one that has \
-         (--bind, or behind the @ of a host; STILLWIRE_ADDRESS), or name the device: verbs:DEVICE (`ls /sys/class/infiniband` lists them)"
+        "the NIC verbs is not available: ranks here receive on {address}, which no RDMA device has among its GIDs; have them receive on an address of one (--bind, or behind the @ of a host; STILLWIRE_ADDRESS), or name the device: verbs:DEVICE (`ls /sys/class/infiniband` lists them)"
     )]
     NoDeviceHas {
         /// Where the port receives.
@@ -161,11 +160,11 @@ pub enum NicError {
     },
     /// The interface does not hold the address on which the port receives.
     #[error(
-        "the NIC {nic} cannot be had: ranks here receive on {address}, which is not an address of {interface} ({has}); \
+        "the NIC {nic} is not available: ranks here receive on {address}, which is not an address of {interface} ({has}); \
          have them receive on one of its own (--bind, or behind the @ of a host; STILLWIRE_ADDRESS)"
     )]
     Elsewhere {
-        /// What was asked for.
+        /// The requested value.
         nic: Box<str>,
         /// The interface.
         interface: Box<str>,
@@ -176,7 +175,7 @@ pub enum NicError {
     },
     /// Several ranks want the same device.
     #[error(
-        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and a device serves one AF_XDP rail, unless \
+        "the NIC xdp:{interface} is not available: {ranks} ranks share this host, and a device serves one AF_XDP rail, unless \
          `stillwire nic-helper` runs here and it has a queue for each; run one rank on each host, or use auto or udp"
     )]
     Shared {
@@ -187,7 +186,7 @@ pub enum NicError {
     },
     /// More ranks than the device has queues.
     #[error(
-        "the NIC xdp:{interface} cannot be had: {ranks} ranks share this host, and the device has {queues} queue(s), of which each AF_XDP \
+        "the NIC xdp:{interface} is not available: {ranks} ranks share this host, and the device has {queues} queue(s), of which each AF_XDP \
          rail takes one at least; give it more (`ethtool -L {interface}`), run fewer ranks here, or use auto or udp"
     )]
     Queues {
@@ -199,13 +198,13 @@ pub enum NicError {
         queues: u32,
     },
     /// There is no such interface.
-    #[error("the NIC udp:{interface} cannot be had: this host has no such interface")]
+    #[error("the NIC udp:{interface} is not available: this host has no such interface")]
     NoInterface {
-        /// What was asked for.
+        /// The requested value.
         interface: String,
     },
     /// It is there and cannot be opened.
-    #[error("the NIC xdp:{interface} cannot be had: {source}{}", hint(source))]
+    #[error("the NIC xdp:{interface} is not available: {source}{}", hint(source))]
     Xdp {
         /// The interface.
         interface: String,
@@ -226,7 +225,7 @@ fn hint(error: &DriverError) -> &'static str {
     };
     match (operation, errno.0) {
         (Operation::AttachProgram | Operation::BindQueue, libc::EBUSY) => {
-            ". Somebody has a program at the device already, or its queue: another rank, another job, or what `ip link show` names; \
+            ". Another program is attached to the device already, or has its queue: another rank, another job, or the program that `ip link show` names; \
              a device serves one AF_XDP rail"
         }
         (Operation::LoadProgram, libc::EPERM) => {
@@ -237,7 +236,7 @@ fn hint(error: &DriverError) -> &'static str {
     }
 }
 
-/// Whether a NIC that was asked for can be had here, as far as that can be seen without opening it.
+/// Whether a requested NIC is available here, as far as that can be seen without opening it.
 ///
 /// # Errors
 /// [`NicError`]. [`NicChoice::Auto`] and [`NicChoice::UDP`] have none.
@@ -250,7 +249,7 @@ pub fn check(request: &NicRequest, address: IpAddr) -> Result<(), NicError> {
                 .map_err(|_| NicError::NoInterface { interface: interface.clone() })?;
             check_address(&request.choice, interface, address)
         }
-        // Ranks share a device as they like; whether one can be opened is seen by opening it, which disturbs nobody.
+        // Ranks share a device as they like; opening it shows whether it can be opened, and disturbs no other process.
         NicChoice::Verbs { device } => open_verbs(device.as_deref(), address).map(drop),
         NicChoice::Xdp { interface } => {
             let shared = request.ranks_here.filter(|ranks| *ranks > 1);
@@ -295,8 +294,8 @@ fn check_address(nic: &NicChoice, interface: &str, address: IpAddr) -> Result<()
     })
 }
 
-/// Where a port receives that has this NIC, and that receives on `bind` otherwise: on an address of the interface that is named. Ranks that receive on a loopback
-/// address speak to nobody else, and what they say is protected for that: they stay there.
+/// The address on which a port with this NIC receives, and `bind` otherwise: an address of the named interface. Ranks
+/// that receive on a loopback address talk only to each other, and rely on that for protection: they stay there.
 #[must_use]
 pub fn address_for(choice: &NicChoice, bind: IpAddr) -> IpAddr {
     let (NicChoice::Udp { interface: Some(interface) } | NicChoice::Xdp { interface }) = choice else {
@@ -336,9 +335,9 @@ pub fn check_capabilities(request: &NicRequest) -> Result<(), NicError> {
     }
 }
 
-/// As [`open`], for a port that this process may have besides others, such as those that Open MPI opens for messages and for windows. A device serves one AF_XDP
-/// rail, or with a helper as many as it has queues: where this process has what there is, a further port goes over UDP, which is said, also if the device was
-/// asked for by name.
+/// As [`open`], for a port that this process may have besides others, such as those that Open MPI opens for messages
+/// and for windows. A device serves one AF_XDP rail, or with a helper as many as it has queues: if this process has all
+/// of them, a further port goes over UDP, with a message, also if the device was requested by name.
 ///
 /// # Errors
 /// As [`open`].
@@ -443,7 +442,7 @@ fn reason(error: NicError) -> String {
     }
 }
 
-/// The interface on which AF_XDP costs nobody anything, or why there is none.
+/// The interface on which AF_XDP disturbs no other process, or why there is none.
 fn suitable(request: &NicRequest, address: IpAddr) -> Result<String, String> {
     if address.is_loopback() {
         return Err("ranks receive on a loopback address".to_owned());
@@ -495,7 +494,7 @@ fn open_xdp(
     let copies = if zero_copy { "zero-copy" } else { "copying" };
     let queues = match receive_queues(&interface) {
         Some(all) if usize::try_from(all).is_ok_and(|all| all > rail.queues()) => {
-            format!(", {} of {all} queues: what comes by the others goes through the kernel", rail.queues())
+            format!(", {} of {all} queues: frames of the others go through the kernel", rail.queues())
         }
         Some(2..) => format!(", {} queues", rail.queues()),
         _ => String::new(),
@@ -528,16 +527,17 @@ mod tests {
             let udp = UdpConfig::new(SocketAddr::from(([127, 0, 0, 2], 0)));
             open(&request, &udp).map(|(_, selection)| selection).expect_err("refused").to_string()
         };
-        assert!(refused("verbs:none", None).starts_with("the NIC verbs:none cannot be had: "));
-        let words = "the NIC verbs cannot be had: ranks here receive on 127.0.0.2, which no RDMA device has";
+        assert!(refused("verbs:none", None).starts_with("the NIC verbs:none is not available: "));
+        let words =
+            "the NIC verbs is not available: ranks here receive on 127.0.0.2, which no RDMA device has";
         assert!(refused("verbs", None).starts_with(words));
         assert_eq!(
             refused("udp:nowhere", None),
-            "the NIC udp:nowhere cannot be had: this host has no such interface"
+            "the NIC udp:nowhere is not available: this host has no such interface"
         );
         assert!(
             refused("udp:lo", None)
-                .starts_with("the NIC udp:lo cannot be had: ranks here receive on 127.0.0.2")
+                .starts_with("the NIC udp:lo is not available: ranks here receive on 127.0.0.2")
         );
         assert!(refused("xdp:nowhere", None).contains("looking for the device failed (No such device"));
         assert!(refused("xdp:lo", Some(1)).contains("127.0.0.2, which is not an address of lo (127.0.0.1"));

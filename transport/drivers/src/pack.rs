@@ -12,7 +12,7 @@
 //!
 //! Nothing stands behind the last frame, and none of them is a pack. What begins with the magic and is not that, is dropped as a whole.
 
-/// What a pack begins with.
+/// The first bytes of a pack.
 pub const MAGIC: [u8; 4] = *b"PACK";
 
 /// Bytes before the first frame's length.
@@ -56,7 +56,7 @@ impl<'a> Frames<'a> {
         Some(frames)
     }
 
-    /// What [`Frames::rest`] has told of one that was found whole.
+    /// The result of [`Frames::rest`] for a complete pack.
     #[must_use]
     pub fn again((rest, left): (&'a [u8], usize)) -> Frames<'a> {
         Frames { rest, left }

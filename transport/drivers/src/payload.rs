@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that follow a staged frame's header on the wire: a reference into somebody's buffer, not a copy.
+/// Bytes that follow a staged frame's header on the wire: a reference into the owner's buffer, not a copy.
 ///
 /// A driver holds the payload until the NIC will not read it any more, and drops it no later than it counts the frame in
 /// [`completed_total`](crate::Driver::completed_total). So `as_slice` is sound for as long as the value lives.
@@ -45,11 +45,11 @@ impl Payload {
         Payload { start: Some(core::ptr::NonNull::from(part).cast()), bytes: part.len(), owner: None }
     }
 
-    /// `bytes` bytes from `start`, in a buffer that somebody else keeps.
+    /// `bytes` bytes from `start`, in a buffer that another owner keeps.
     ///
     /// # Safety
-    /// Until the payload is dropped, the bytes stay readable from every thread and nobody writes to them. A caller that hands
-    /// the payload to a driver may end that when the driver counts the frame as completed (a duty of every
+    /// Until the payload is dropped, the bytes stay readable from every thread and are not written to. A caller that
+    /// hands the payload to a driver may end that when the driver counts the frame as completed (a duty of every
     /// [`Driver`](crate::Driver)), or when the driver itself has been dropped.
     #[must_use]
     pub unsafe fn borrowed(start: *const u8, bytes: usize) -> Payload {

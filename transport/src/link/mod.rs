@@ -1,8 +1,8 @@
 //! One link: the reliable ordered channel between two ports, numbered frames in each direction.
 //!
-//! A link is data with a few small machines around it, a file each: what is sent and acknowledged ([`send`]), what is
-//! received and reordered ([`receive`]), when a frame counts as lost ([`recovery`]), how much may be in flight
-//! ([`congestion`]), when to wake up ([`timer`]). It knows no NIC, no buffer and no clock.
+//! A link is data with a few small machines around it, a file each: sending and acknowledgements ([`send`]), receiving
+//! and reordering ([`receive`]), loss detection ([`recovery`]), the congestion window ([`congestion`]), the timer
+//! ([`timer`]). It knows no NIC, no buffer and no clock.
 
 pub(crate) mod congestion;
 pub(crate) mod queues;
@@ -23,7 +23,7 @@ use record::FrameRecord;
 use recovery::Recovery;
 use timer::Timers;
 
-/// Copied bytes that a sender may have in flight before the receiver has told its window.
+/// Copied bytes that a sender may have in flight before the receiver has advertised its window.
 pub(crate) const WINDOW_BYTES_INITIAL: u32 = 32 << 10;
 /// Frames with copied payload, likewise.
 pub(crate) const WINDOW_FRAMES_INITIAL: u16 = 64;
@@ -37,7 +37,7 @@ pub(crate) struct Path {
 }
 
 bitflags::bitflags! {
-    /// What a link is up to. Kept as bits because thousands of idle links cost memory.
+    /// The state of a link. Kept as bits because thousands of idle links cost memory.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub(crate) struct Flags: u32 {
         /// The peer has sent a frame that names our link index: contacts are no longer needed.
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const CLOSE_SENT = 1 << 8;
         /// The peer has closed its direction.
         const PEER_CLOSED = 1 << 9;
-        /// The last window we told was too small to be useful: tell when there is room again.
+        /// The last advertised window was too small to be useful: advertise when there is room again.
         const STARVED = 1 << 10;
         /// [`crate::Event::PeerSilent`] with `Slow` has been reported.
         const SLOW = 1 << 11;
@@ -95,7 +95,8 @@ pub(crate) struct BeforeCut {
 /// .......|--reorder buffer-----|...................      (receiving)
 /// ```
 ///
-/// What an image holds comes first and lies in one cache line: a dump of thousands of links reads no other of an idle one.
+/// Fields that an image holds come first and lie in one cache line: a dump of thousands of links reads no other of an
+/// idle one.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Link {
@@ -124,11 +125,11 @@ pub(crate) struct Link {
     pub(crate) flight_bytes: u32,
     /// Congestion window in bytes.
     pub(crate) congestion_bytes: u32,
-    /// What the peer takes beyond its acknowledgement.
+    /// The window of the peer beyond its acknowledgement.
     pub(crate) peer_window_bytes: u32,
     pub(crate) peer_window_frames: u16,
 
-    /// Copied messages that the peer may still send by what we told it, and bytes below.
+    /// Copied messages that the peer may still send by the advertised window, and bytes below.
     pub(crate) promised_frames: u16,
     pub(crate) promised_bytes: u32,
     /// Newest transmission number of the peer; 0 before the first.
@@ -144,7 +145,7 @@ pub(crate) struct Link {
 
     /// Highest epoch heard from the peer.
     pub(crate) peer_epoch: Epoch,
-    /// Index of the link at the peer, once told.
+    /// Index of the link at the peer, once known.
     pub(crate) peer_index: Option<u32>,
     /// Where the peer can be reached, per rail.
     pub(crate) paths: [Option<Path>; RAILS_MAX],
@@ -210,8 +211,8 @@ impl Link {
         self.in_flight() > 0 || self.has_history() && self.heard_at >= recent
     }
 
-    /// R4: while the peer has not been heard to have cut, what had been said before our own cut may be said again, as it
-    /// was: such a frame equals one that was on its way at that instant.
+    /// R4: while the peer has not been heard to have cut, frames from before our own cut may be sent again, unchanged:
+    /// such a frame equals one that was on its way at that instant.
     pub(crate) fn before_cut(&self, epoch: Epoch) -> Option<BeforeCut> {
         (CHECKPOINTABLE && self.peer_epoch < epoch).then_some(self.before_cut)
     }
@@ -224,7 +225,7 @@ impl Link {
         past
     }
 
-    /// Counts a frame that is put on the wire and tells these windows; returns its transmission number.
+    /// Counts a frame that is put on the wire and advertises these windows; returns its transmission number.
     pub(crate) fn count_transmission(&mut self, window_bytes: u32, window_frames: u16) -> u64 {
         self.promised_bytes = self.promised_bytes.max(window_bytes);
         self.promised_frames = self.promised_frames.max(window_frames);
@@ -233,7 +234,7 @@ impl Link {
         transmission
     }
 
-    /// A frame has told the peer what we have received.
+    /// A frame has acknowledged what we have received.
     pub(crate) fn answer(&mut self) {
         self.ack_told = self.expected;
         self.unacknowledged = 0;

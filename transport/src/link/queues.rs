@@ -1,4 +1,4 @@
-//! What a link holds while there is traffic: everything that waits, is in flight, or is half received.
+//! The memory of a link with traffic: everything that waits, is in flight, or is half received.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::port::pull::Pulling;
 pub struct Envelope {
     /// Matching space.
     pub space: Space,
-    /// What receives match on.
+    /// The key that receives match.
     pub tag: u64,
     /// User data beside the payload.
     pub data: u64,
@@ -25,7 +25,7 @@ pub struct Envelope {
     pub op: OpId,
     /// Comes back with the completion.
     pub context: u64,
-    /// Nobody waits for the completion.
+    /// No completion is reported.
     pub silent: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Envelope {
 pub enum Pending {
     /// Payload at `start` of the ring; the first `sent` bytes have been numbered.
     Copied {
-        /// What is sent.
+        /// The sent data.
         envelope: Envelope,
         /// Where its first byte lies or lay in the ring.
         start: u64,
@@ -71,7 +71,7 @@ pub struct Stream {
     pub end: u64,
 }
 
-/// What a numbered frame carries, as far as it is needed to build it again.
+/// The contents of a numbered frame, as far as it is needed to build it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SentBody {
     /// First fragment of a copied message.
@@ -197,7 +197,7 @@ impl Queues {
         Some((self.frames.pop_back()?, self.sent.pop_back()?))
     }
 
-    /// Puts a copied message back to the head of what waits, or a fragment back to the message that is there; `start` is
+    /// Puts a copied message back to the head of the queue, or a fragment back to the message that is there; `start` is
     /// the ring offset of the fragment, `sent` its offset in the message.
     pub(crate) fn queue_again(&mut self, envelope: Envelope, start: u64, sent: u32) {
         match self.pending.front_mut() {

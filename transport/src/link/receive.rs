@@ -1,4 +1,4 @@
-//! The receiving half of a link: what came out of turn, and what is half received.
+//! The receiving half of a link: reordered and partly received messages.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

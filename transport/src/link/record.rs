@@ -10,11 +10,12 @@ use crate::link::queues::{Envelope, SentBody};
 use crate::matching::Space;
 use crate::port::state::SentFrame;
 
-/// What a numbered frame carries, as far as it is needed to build it again. Little-endian; the layout is that of docs/reference/image-format.md.
+/// The contents of a numbered frame, as far as it is needed to build it again. Little-endian; the layout is that of
+/// docs/reference/image-format.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FrameRecord {
-    /// What it is: [`FrameRecord::EAGER`] and its neighbours.
+    /// Its kind: [`FrameRecord::EAGER`] and its neighbours.
     pub kind: u8,
     /// [`FrameRecord::LAST`], [`FrameRecord::SILENT`].
     pub flags: u8,
@@ -28,7 +29,7 @@ pub struct FrameRecord {
     pub start: U64,
     /// The operation.
     pub op: U64,
-    /// What receives match on.
+    /// The key that receives match.
     pub tag: U64,
     /// User data beside the payload.
     pub data: U64,
@@ -58,7 +59,7 @@ impl FrameRecord {
 
     /// The last fragment of its message.
     pub const LAST: u8 = 1;
-    /// Nobody waits for the completion.
+    /// No completion is reported.
     pub const SILENT: u8 = 1 << 1;
 
     /// With every field zero that `kind` has no use for.
@@ -126,7 +127,7 @@ impl FrameRecord {
         record
     }
 
-    /// What is sent, of a fragment.
+    /// The envelope of a fragment.
     #[inline]
     #[must_use]
     pub fn envelope(&self) -> Envelope {
@@ -141,8 +142,8 @@ impl FrameRecord {
         }
     }
 
-    /// What the frame carries. `None`: the kind is unknown, or a later fragment begins beyond the longest copied message; no link
-    /// holds such a record.
+    /// The frame's contents. `None`: the kind is unknown, or a later fragment begins beyond the longest copied message;
+    /// no link holds such a record.
     #[inline]
     #[must_use]
     pub fn body(&self) -> Option<SentBody> {

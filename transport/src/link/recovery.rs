@@ -48,7 +48,7 @@ impl Default for Recovery {
     }
 }
 
-/// What an acknowledged frame says about the path.
+/// The measurement of an acknowledged frame.
 pub(crate) enum Sample {
     /// A round trip was measured.
     RoundTrip,

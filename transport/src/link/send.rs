@@ -1,4 +1,4 @@
-//! The sending half of a link: what to send next, and what an acknowledgement frees.
+//! The sending half of a link: the next frame to send, and buffers that an acknowledgement frees.
 
 use crate::config::{ANNOUNCED_MAX, CHECKPOINTABLE, WINDOW_FRAMES_MAX};
 use crate::link::queues::Pending;
@@ -35,7 +35,7 @@ pub(crate) enum Action {
 }
 
 impl Link {
-    /// What to send next. Pure: asked again, it answers the same.
+    /// The next action to send. Pure: another call returns the same.
     pub(crate) fn next_action(&self, now: u64, sabotage: Sabotage) -> Action {
         if self.flags.contains(Flags::BROKEN) {
             return Action::Idle;
@@ -120,7 +120,7 @@ impl Link {
                 let room = u64::from(self.peer_window_bytes.saturating_sub(self.copied_bytes));
                 let frames = self.copied_frames < self.peer_window_frames;
                 // Under way: the window was wide enough for all of it, and that promise holds even if the window has
-                // shrunk since. Stopping here would block whatever stands behind it.
+                // shrunk since. Stopping here would block the messages behind it.
                 if sent > 0 || frames && wanted <= room || sabotage.has(Rule::WindowBounds) {
                     return Action::Copied;
                 }

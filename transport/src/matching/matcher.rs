@@ -10,7 +10,7 @@ use super::{
     Receive,
 };
 
-/// Matches the messages and receives of one port. `U` is what the caller knows of a waiting message's payload.
+/// Matches the messages and receives of one port. `U` describes the payload of a waiting message for the caller.
 #[derive(Clone)]
 pub struct Matcher<U> {
     bounds: MatcherBounds,
@@ -49,8 +49,8 @@ impl<U> Matcher<U> {
         Ok(PostOutcome::Matched { key: MessageKey(key), message, placement, rest })
     }
 
-    /// Gives an arrived message to the receive posted first among those that take it, or else lets it wait with what
-    /// `payload` returns. `finished` says whether the caller has all of its bytes.
+    /// Gives an arrived message to the receive posted first among those that take it, or else lets it wait with the
+    /// result of `payload`. `finished` says whether the caller has all of its bytes.
     ///
     /// # Errors
     /// [`MatchError::UnexpectedFull`] if it would have to wait and there is no room; `payload` is not called then.

@@ -27,7 +27,7 @@ use crate::slab::SlabKey;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Space(pub u8);
 
-/// What is known of a message before its payload.
+/// Known facts about a message before its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Envelope {
     /// The link it came on.
@@ -42,7 +42,7 @@ pub struct Envelope {
     pub bytes: u64,
 }
 
-/// What a receive, or a look at the waiting messages, takes.
+/// The pattern of a receive, or of a look at the waiting messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern {
     /// Only messages of this space.
@@ -121,7 +121,7 @@ pub struct MessageKey(pub SlabKey);
 /// A message that waits for a receive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message<U> {
-    /// What it is matched by.
+    /// The envelope that it is matched by.
     pub envelope: Envelope,
     /// Whether the caller has all of its payload. Matching does not ask.
     pub finished: bool,
@@ -129,14 +129,14 @@ pub struct Message<U> {
     pub payload: U,
 }
 
-/// What became of a receive.
+/// The outcome of a receive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PostOutcome<U> {
     /// It waits.
     Posted,
     /// It took a message that had waited.
     Matched {
-        /// What the message was known by; finds nothing any more.
+        /// The message's former key; finds nothing any more.
         key: MessageKey,
         /// The message.
         message: Message<U>,
@@ -148,7 +148,7 @@ pub enum PostOutcome<U> {
     },
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// A posted receive took it.

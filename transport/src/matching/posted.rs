@@ -285,7 +285,7 @@ mod tests {
         }
         assert_eq!(posted.ops.hidden, 2);
         assert!(ops.iter().all(|op| posted.contains(OpId(*op))) && !posted.contains(OpId(9)));
-        // The place is free again, and who was hidden stays hidden.
+        // The place is free again, and hidden entries stay hidden.
         assert_eq!(posted.cancel(OpId(7)), Some(receive(7)));
         assert_eq!((posted.cancel(OpId(7)), posted.ops.hidden), (None, 2));
         assert_eq!(posted.cancel(OpId(7 + 2 * places)), Some(receive(7 + 2 * places)));

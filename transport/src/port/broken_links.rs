@@ -1,4 +1,5 @@
-//! A link whose ends contradict each other (R10): nothing goes over it any more, and what waits on it ends with an error, so that nobody waits for ever.
+//! A link whose ends contradict each other (R10): it carries no more messages, and waiting operations end with an
+//! error, so that no operation waits for ever.
 //!
 //! No image shows it: a port that is restarted from one finds out again, by the same numbers, that the generation must not be used.
 
@@ -15,7 +16,7 @@ use crate::message::Event;
 use crate::port::{Arrived, Port};
 
 impl Port {
-    /// Gives a link up. `event` says why, and comes before the ends of what was under way.
+    /// Gives a link up. `event` gives the reason, and is reported before the ends of open operations.
     pub(crate) fn break_link(&mut self, index: LinkIndex, event: Event) {
         let link = &mut self.links[index.0 as usize];
         if link.flags.contains(Flags::BROKEN) {

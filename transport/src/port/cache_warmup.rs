@@ -1,4 +1,4 @@
-//! What a dump will read, brought into the caches before the port stands still for it.
+//! Brings a dump's memory into the caches before the port is frozen for it.
 
 use core::hint::black_box;
 
@@ -11,8 +11,9 @@ use crate::port::state::LinkView;
 const CACHE_LINE_BYTES: usize = 64;
 
 impl Port {
-    /// Reads of `links_max` links, from the one numbered `first` on, what a dump of the frozen port reads of them: their counters and what
-    /// they have not got acknowledged. Nothing changes. The number to go on with; `None`: that was all.
+    /// Reads of `links_max` links, from number `first` on, the state that a dump of the frozen port reads: their
+    /// counters and unacknowledged messages. Nothing changes. Returns the number to continue with; `None`: that was
+    /// all.
     #[must_use]
     pub fn warm(&self, first: usize, links_max: usize) -> Option<usize> {
         let links = self.links.get(first..).unwrap_or_default();

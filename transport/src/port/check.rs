@@ -1,4 +1,4 @@
-//! What is true of every port between two steps. A loaded port is believed only if all of it holds; tests and the
+//! Invariants of every port between two steps. A loaded port is believed only if all of it holds; tests and the
 //! simulator ask it of running ones.
 
 use core::fmt;
@@ -21,7 +21,7 @@ use crate::port::{FrozenPort, Port};
 /// Numbers of frames, operations, pauses and bytes stay below this: adding to one of them can never overflow.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
-/// What a contradiction is about.
+/// The subject of a contradiction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatePart {
     /// The port as a whole.
@@ -74,7 +74,7 @@ pub enum StateError {
     /// Two entries with the same name.
     #[error("{what} {number:#x} is there twice: the state is damaged")]
     Twice {
-        /// What.
+        /// Its name.
         what: &'static str,
         /// Its name.
         number: u64,
@@ -88,7 +88,7 @@ pub enum StateError {
         field: &'static str,
         /// Its value.
         found: u64,
-        /// What it should be, or its bound.
+        /// The required value, or its bound.
         needed: u64,
     },
     /// The matcher refused an entry.
@@ -125,7 +125,7 @@ impl StatePart {
     }
 }
 
-/// How far the frames of one announced send have got, as its link tells it.
+/// How far the frames of one announced send have got, as its link knows.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     /// Waits to be announced.
@@ -178,7 +178,7 @@ impl Port {
         place.at_most("expected", link.expected, NUMBER_MAX)?;
         place.at_most("acknowledged", link.acked, link.next)?;
         place.at_most("unacknowledged frames", link.in_flight(), WINDOW_FRAMES_MAX)?;
-        place.at_most("acknowledgement told", link.ack_told, link.expected)?;
+        place.at_most("sent acknowledgement", link.ack_told, link.expected)?;
         let closing = link.flags.contains(Flags::CLOSING);
         let close_sent = link.flags.contains(Flags::CLOSE_SENT);
         place.holds("closing before the close", closing || !close_sent)?;
@@ -363,7 +363,7 @@ impl Port {
     }
 }
 
-/// What is in flight is counted in three ways.
+/// Frames in flight are counted in three ways.
 fn check_flight(place: StatePart, link: &Link, queues: &Queues) -> Result<(), StateError> {
     let copied = || queues.frames.iter().filter(|frame| frame.is_copied());
     let bytes = copied().map(|frame| u64::from(frame.bytes.get())).sum();

@@ -1,4 +1,4 @@
-//! What a cut would keep from peers that have not cut.
+//! Messages that a cut would keep from peers that have not cut.
 
 use crate::ids::PortId;
 use crate::link::queues::Pending;

@@ -1,8 +1,9 @@
-//! What a frame acknowledges is for the port, what it brings is for the program: of a frame that is taken at once the second comes first, and the answer that
-//! the program may give to it.
+//! A frame's acknowledgement is for the port, its message for the program: on the fast path the message comes first,
+//! and so does the program's answer to it.
 //!
-//! An acknowledgement may come late by every rule (it could have been lost), so nothing but time is at stake: the next call that
-//! takes a frame, writes one, or looks at what is due or has happened, catches up. So does a freeze. Until then the link has sent nothing that is not acknowledged.
+//! An acknowledgement may come late by every rule (it could have been lost), so nothing but time is at stake: the next
+//! call that takes a frame, writes one, or polls timers or events, catches up. So does a freeze. Until then the link
+//! has sent nothing that is not acknowledged.
 
 use crate::ids::LinkIndex;
 use crate::link::Flags;

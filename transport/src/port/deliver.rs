@@ -1,4 +1,4 @@
-//! What a numbered frame does once it is its turn.
+//! The effect of a numbered frame once it is its turn.
 
 use alloc::vec::Vec;
 

@@ -22,7 +22,7 @@ pub struct FrozenPort {
     pub(crate) at: Option<Instant>,
 }
 
-/// What a restarted port cannot find in its image.
+/// Facts that a restarted port cannot find in its image.
 #[derive(Clone, Debug)]
 pub struct Restart {
     /// The new life.
@@ -36,7 +36,7 @@ pub struct Restart {
 /// How a port's peers are reached. All ports that speak with each other have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// What the tags of frames cover ([`crate::PortConfig`]).
+    /// The bytes that the tags of frames cover ([`crate::PortConfig`]).
     pub auth: AuthLevel,
     /// Whether a network lies between.
     pub network: bool,
@@ -60,8 +60,8 @@ impl Restart {
 }
 
 impl Port {
-    /// Freezes the port: constant time, whatever is in flight, but for a look at every link while a buffer for several messages is used
-    /// up and waits for payloads.
+    /// Freezes the port: constant time, regardless of frames in flight, except for a pass over all links while a buffer
+    /// for several messages is used up and waits for payloads.
     #[must_use]
     pub fn freeze(mut self, now: Instant) -> FrozenPort {
         self.catch_up();
@@ -138,9 +138,9 @@ impl FrozenPort {
         port
     }
 
-    /// Goes on in a new life: what belongs to the old one (link indexes, rails, paths, round-trip and congestion state,
-    /// selective acknowledgements, what came out of turn) is forgotten, and every link that was used resynchronises
-    /// before it sends anything else (R5, R7, R10). Add rails and paths, then go on as usual.
+    /// Continues in a new life: state of the old one (link indexes, rails, paths, round-trip and congestion state,
+    /// selective acknowledgements, reordered frames) is forgotten, and every link that was used resynchronises before
+    /// it sends anything else (R5, R7, R10). Add rails and paths, then go on as usual.
     #[must_use]
     pub fn restart(self, now: Instant, restart: Restart) -> Port {
         let mut port = self.port;
@@ -149,7 +149,7 @@ impl FrozenPort {
         port.life = restart.life;
         if let Some(reach) = restart.reach {
             port.config.network = reach.network;
-            // Who has no key has no driver that could carry a stranger's frames.
+            // A port without a key has no driver that could carry a stranger's frames.
             if let Some(auth) = &mut port.auth {
                 port.config.auth = reach.auth;
                 auth.set_level(reach.auth);
@@ -159,7 +159,7 @@ impl FrozenPort {
             *auth = Authenticator::new(auth.level(), key);
         }
         port.newer_life = None;
-        // What was to be reported of the old life is of no use in the new one; what the program waits for is.
+        // Pending reports of the old life are of no use in the new one; results that the program waits for are.
         port.events.retain(Event::is_completion);
         port.cut_asked = port.epoch;
         port.rails.clear();

@@ -31,7 +31,7 @@ pub struct KeyChange {
 type Keys = HashMap<MessageKey, MessageKey, core::hash::BuildHasherDefault<PlainHasher>>;
 
 impl FrozenPort {
-    /// Makes a port from what an image holds, to be restarted in a new life. `config` and `key` are those of the job, as
+    /// Makes a port from an image's contents, for a restart in a new life. `config` and `key` are those of the job, as
     /// for [`Port::new`]. Also returns the new keys of the messages that the program had claimed, in the order of
     /// claiming.
     ///

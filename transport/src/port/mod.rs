@@ -111,9 +111,9 @@ pub struct Port {
     /// Numbered frames acknowledged before the last freeze; for the census of the next.
     pub(crate) acked_total: u64,
     pub(crate) acked_reported: u64,
-    /// What the last frame that was taken at once acknowledges, while the port has not looked at it.
+    /// The acknowledgement of the last frame on the fast path, while the port has not looked at it.
     pub(crate) deferred_ack: Option<DeferredAck>,
-    /// After a thaw: peers that we talk to are told at once that it is over, and in which epoch we are.
+    /// After a thaw: active peers are informed at once that it is over, and of our epoch.
     pub(crate) news_due: bool,
 }
 
@@ -130,8 +130,8 @@ impl Port {
         };
         let bounds = MatcherBounds {
             posted_max: config.posted_max,
-            // RTS frames come on top of what the window lets through, and must always find room: a message that a
-            // receive waits for may stand behind them. Their bound is the senders', per link.
+            // RTS frames come on top of the window, and must always find room: a message that a receive waits for may
+            // stand behind them. Their bound is the senders', per link.
             unexpected_max: config.unexpected_entries_max.saturating_add(ANNOUNCED_MAX * LINKS_MAX),
         };
         Port {
@@ -186,7 +186,7 @@ impl Port {
         self.life
     }
 
-    /// What has been counted since the port was opened or restarted.
+    /// Everything counted since the port was opened or restarted.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -253,7 +253,7 @@ impl Port {
         self.links.len()
     }
 
-    /// Sends a message. Order per link is the order of calls, whatever the payload.
+    /// Sends a message. Order per link is the order of calls, regardless of the payload.
     ///
     /// # Errors
     /// [`SendError`]; nothing of the message is kept then.
@@ -363,7 +363,7 @@ impl Port {
         Ok(op)
     }
 
-    /// Hands a message that has waited to a receive: places what is there, asks for what is not.
+    /// Hands a message that has waited to a receive: places its payload, requests missing payload.
     fn give(
         &mut self,
         key: MessageKey,
@@ -591,8 +591,8 @@ impl Port {
         if self.config.network { congestion::CONGESTION_BYTES_INITIAL } else { self.config.flight_bytes_max }
     }
 
-    /// What a sender may have in flight before it has heard of a window, and a receiver takes before it has told one. Never
-    /// more than a window can be: what many peers send at once has to fit.
+    /// Bytes that a sender may have in flight before it knows a window, and a receiver accepts before it has advertised
+    /// one. Never more than a window can be: messages of many peers at once have to fit.
     pub(crate) fn window_bytes_initial(&self) -> u32 {
         WINDOW_BYTES_INITIAL.min(self.config.link_window_bytes)
     }
@@ -652,7 +652,8 @@ impl Port {
         (window_bytes as usize) < self.config.eager_bytes_max || window_frames == 0
     }
 
-    /// A message has left the table of those that wait, with this much copied payload: starved peers may hear of room.
+    /// A message has left the table of unexpected ones, with this much copied payload: starved peers may be informed of
+    /// room.
     pub(crate) fn release_unexpected(&mut self, bytes: usize) {
         self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes);
         if !self.starved.is_empty() && !self.is_starving(self.window_bytes(), self.window_frames()) {

@@ -15,7 +15,7 @@ pub(crate) struct MultiRecv {
     used_up: bool,
 }
 
-/// What follows for a buffer that is given no more messages.
+/// The end of a buffer that gets no more messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
     /// Messages that it has taken are still to come into it: the last one's event says that it is finished.

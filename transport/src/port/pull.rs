@@ -1,10 +1,12 @@
 //! R11: payloads that their receiver pulls out of the sender's memory.
 //!
-//! An RTS that leaves over a rail within the host says where its payload lies, and there it stays as it is until the sender has
-//! the CTS. So when a receive has matched, the shell pulls first, piece by piece, and the CTS waits for its number. When all is there,
-//! a CTS of nothing tells the sender so; if the payload is not to be had, the CTS asks for frames, as it would have without all this.
+//! An RTS that leaves over a rail within the host says where its payload lies, and there it stays as it is until the
+//! sender has the CTS. So when a receive has matched, the shell pulls first, piece by piece, and the CTS waits for its
+//! number. When all is there, an empty CTS informs the sender; if the payload is not available, the CTS asks for
+//! frames, as it would have without all this.
 //!
-//! No image knows of it: a port that is frozen in the middle has a CTS without a number, and whoever is loaded from that asks for frames.
+//! No image knows of it: a port that is frozen in the middle has a CTS without a number, and a port that is loaded from
+//! that requests frames.
 
 use crate::ids::{LinkIndex, OpId, RailIndex};
 use crate::link::queues::{Control, Queues};
@@ -41,7 +43,7 @@ impl Queues {
 }
 
 impl Port {
-    /// Keeps where the payload of an RTS lies until a receive matches it; 0: not told.
+    /// Keeps where the payload of an RTS lies until a receive matches it; 0: unknown.
     pub(crate) fn keep_place(&mut self, index: LinkIndex, peer_op: OpId, place: u64) {
         if place != 0 {
             let copied_bytes_max = self.config.link_copied_bytes_max;
@@ -49,7 +51,7 @@ impl Port {
         }
     }
 
-    /// Nobody wants the payload.
+    /// The payload is not needed any more.
     pub(crate) fn forget_place(&mut self, index: LinkIndex, peer_op: OpId) {
         if let Some(queues) = &mut self.links[index.0 as usize].queues {
             queues.take_place(peer_op);
@@ -106,7 +108,7 @@ impl Port {
         })
     }
 
-    /// What has become of the piece that [`Port::next_pull`] has named: it is in its place, or it is not to be had.
+    /// Reports the outcome of the piece that [`Port::next_pull`] has named: it is in its place, or it is not available.
     pub fn pulled(&mut self, pull: &Pull, here: bool) {
         let index = pull.link;
         if !here {

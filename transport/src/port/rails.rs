@@ -11,7 +11,7 @@ use crate::port::{Port, nanos};
 use crate::sabotage::Rule;
 use crate::wire::HEAD_BYTES_MAX;
 
-/// What the port knows of a rail.
+/// The port's state of a rail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rail {
     pub(crate) address: RawAddress,
@@ -84,8 +84,9 @@ impl Port {
         Some(rail)
     }
 
-    /// R29: nothing goes over this rail any more, and nobody is told its address. What was sent over it counts as lost when it is missed (R19);
-    /// frames that no other rail takes ([`Port::longest_on_its_way`]) could never arrive.
+    /// R29: no frame goes over this rail any more, and its address is not sent to peers. Frames sent over it count as
+    /// lost when they are missed (R19); frames that no other rail takes ([`Port::longest_on_its_way`]) could never
+    /// arrive.
     pub fn retire_rail(&mut self, rail: RailIndex) {
         self.set_rail_alive(rail, false);
         let own = usize::from(rail.0);

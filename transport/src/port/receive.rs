@@ -112,7 +112,7 @@ impl Port {
         self.arm(index);
     }
 
-    /// A frame of another life has no effect (R7). If it is authentic and later than ours, our keeper hears of it.
+    /// A frame of another life has no effect (R7). If it is authentic and later than ours, our keeper is informed.
     fn other_life(&mut self, rail: RailIndex, frame: &Frame<'_>, bytes: &[u8]) {
         self.counters.dropped_life += 1;
         let life = frame.header.life;
@@ -173,7 +173,7 @@ impl Port {
         }
         self.require_cut(frame.header.epoch);
         if let Some(index) = known {
-            // It lives, and may be waiting for our cut: no silence is reported, and it is told when that is over.
+            // It lives, and may be waiting for our cut: no silence is reported, and it is informed when that is over.
             self.hear(index, numbers.transmission, now);
         }
         if self.sabotage.has(Rule::HigherEpochData) {
@@ -410,8 +410,8 @@ impl Port {
         }
     }
 
-    /// A frame has been counted: its number is ours, an acknowledgement is owed (R5: counted, not acknowledged, is what
-    /// an image goes by).
+    /// A frame has been counted: its number is ours, an acknowledgement is owed (R5: an image relies on counted frames,
+    /// not on acknowledged ones).
     pub(super) fn count(&mut self, index: LinkIndex, payload_bytes: usize, now: u64) {
         self.counters.frames_counted += 1;
         let link = &mut self.links[index.0 as usize];
@@ -507,7 +507,7 @@ impl Port {
             let Some(queues) = &mut link.queues else { break };
             let Some((frame, sent)) = queues.pop_oldest() else { break };
             link.acked += 1;
-            // R24: it was sent over one rail alone, or the answer is to what was sent over that.
+            // R24: it was sent over one rail alone, or the answer is to a frame sent over that.
             let mut arrived = !sent.resent;
             if !sent.selected {
                 bytes += sent.payload_bytes;

@@ -1,4 +1,5 @@
-//! After a restart: both ends of a link say what they have, and what the peer has not counted is queued again (R10).
+//! After a restart: both ends of a link report their counters, and messages that the peer has not counted are queued
+//! again (R10).
 
 use crate::ids::LinkIndex;
 use crate::link::queues::{Pending, SentBody, Stream};

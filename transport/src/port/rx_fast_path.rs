@@ -119,7 +119,7 @@ impl Link {
             && self.queues.as_ref().is_none_or(|queues| queues.open.is_none() && queues.reorder.is_empty())
     }
 
-    /// Whether nothing is to be sent and no frame that was sent has been overtaken.
+    /// Whether nothing waits to be sent and no sent frame has been overtaken.
     #[inline]
     fn has_nothing_to_do(&self) -> bool {
         !self.flags.contains(Flags::CLOSING)
@@ -154,7 +154,7 @@ mod tests {
     const RAIL: RailIndex = RailIndex(0);
     const KEY: JobKey = JobKey([7; 16]);
 
-    /// What was placed, in order.
+    /// The placed bytes, in order.
     #[derive(Default, PartialEq, Debug)]
     struct Memory(Vec<(OpId, u64, Vec<u8>)>);
 
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Two ports and what is on its way between them.
+    /// Two ports and the frames in flight between them.
     struct World {
         ports: [Port; 2],
         memory: Memory,
@@ -208,7 +208,7 @@ mod tests {
             }
         }
 
-        /// All that has been told since it was asked last, in no order.
+        /// All events since the last call, in no order.
         fn told(&mut self) -> Vec<String> {
             let mut told: Vec<_> =
                 core::mem::take(&mut self.events).iter().map(|e| format!("{e:?}")).collect();
@@ -280,8 +280,8 @@ mod tests {
         }
     }
 
-    /// Everything that a port knows is the same after every step, whichever way its frames went: among them frames out of turn, doubled and lost, messages
-    /// that nobody waits for, of several frames, cut off, and into buffers for several.
+    /// Everything that a port knows is the same after every step, on both paths: among them frames reordered, doubled
+    /// and lost, unexpected messages, messages of several frames, cut off, and into buffers for several.
     #[test]
     fn a_frame_that_is_taken_at_once_leaves_what_the_long_way_leaves() {
         for auth in [AuthLevel::Off, AuthLevel::Header] {
@@ -294,7 +294,7 @@ mod tests {
                     world.step(chance >> 20);
                 }
                 if step % 16 == 0 {
-                    // One way tells first what the frame has brought, the other what it has acknowledged.
+                    // One path reports the frame's message first, the other its acknowledgement.
                     let told = [&mut quick, &mut slow].map(World::told);
                     assert_eq!(told[0], told[1], "step {step}");
                     assert_eq!(format!("{:?}", quick.ports), format!("{:?}", slow.ports), "step {step}");

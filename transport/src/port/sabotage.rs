@@ -1,4 +1,4 @@
-//! What a port does when a rule is out: only for the simulator, which must notice.
+//! A port's behaviour without a rule: only for the simulator, which must notice.
 
 use crate::bytering::ByteRing;
 use crate::ids::LinkIndex;
@@ -13,7 +13,7 @@ impl Port {
         self.sabotage = sabotage;
     }
 
-    /// R11 out: a NIC writes payload where it belongs as soon as it comes, whoever sent it and whenever.
+    /// R11 out: a NIC writes payload where it belongs as soon as it comes, from any sender at any time.
     pub(crate) fn bypass(&self, frame: &Frame<'_>, buffers: &mut impl Buffers) {
         let Body::Data(data) = frame.body else { return };
         let incoming = self.find_link(frame).and_then(|(known, _)| {

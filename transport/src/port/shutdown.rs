@@ -82,7 +82,7 @@ impl Port {
         })
     }
 
-    /// What the keeper of a closed peer says on its behalf: it has everything before `expected` (R12).
+    /// The keeper of a closed peer confirms on its behalf: it has everything before `expected` (R12).
     pub fn peer_has_closed(&mut self, now: Instant, peer: PortId, expected: u64) {
         self.catch_up();
         let now = self.port_time(now);

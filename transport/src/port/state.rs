@@ -15,7 +15,7 @@ use crate::matching::{Message, MessageKey, Receive};
 use crate::message::Event;
 use crate::port::FrozenPort;
 
-/// What a waiting message's payload is.
+/// The payload of a waiting message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arrived {
     /// Copied payload, complete or still growing.
@@ -29,7 +29,7 @@ pub enum Arrived {
 pub struct SendOp {
     /// The link it goes over.
     pub link: LinkIndex,
-    /// What is sent.
+    /// The sent data.
     pub envelope: Envelope,
     /// Payload that the port holds itself: a copied message that had to be announced.
     pub owned: Option<Vec<u8>>,
@@ -53,7 +53,7 @@ pub struct Ends {
 /// A numbered frame that has not been cumulatively acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SentFrame {
-    /// What it carries.
+    /// Its contents.
     pub body: SentBody,
     /// Where its copied payload starts in the ring; for other frames, up to where the ring is free once it is acknowledged.
     pub start: u64,
@@ -70,9 +70,9 @@ pub struct LinkState {
     pub next: u64,
     /// Number of the next frame to be counted.
     pub expected: u64,
-    /// Frames counted of which the peer has not been told: for reports only.
+    /// Frames counted that are not acknowledged to the peer yet: for reports only.
     pub owed: u64,
-    /// What has been closed.
+    /// The closed ends.
     pub ends: Ends,
     /// Announced operations without a CTS.
     pub announced: u16,
@@ -97,7 +97,7 @@ pub struct LinkState {
 /// A message that no receive has taken yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitingMessage {
-    /// What it was known by; a loaded port knows it by another key.
+    /// Its former key; a loaded port knows it by another key.
     pub key: MessageKey,
     /// The program has set it aside.
     pub claimed: bool,

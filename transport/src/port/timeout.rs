@@ -59,7 +59,7 @@ impl Port {
             if link.timers.stopped > now {
                 return;
             }
-            // The pause should be over: ask. Whatever was owed before is owed from now on.
+            // The pause should be over: ask. Acknowledgements owed before are owed from now on.
             link.timers.stopped = NEVER;
             link.timers.probe = now;
             // What was waiting for the end of the pause need not be what a probe asks about.

@@ -39,7 +39,7 @@ enum Number {
     None(Unnumbered),
 }
 
-/// What a frame without a number says.
+/// The contents of a frame without a number.
 #[derive(Clone, Copy)]
 enum Unnumbered {
     /// How things are.
@@ -212,9 +212,9 @@ impl Port {
         self.write(index, rail, now, &Body::Resync(resync), Number::None(kind), Source::Nothing, frame)
     }
 
-    /// R24: frames whose loss nobody notices must not stick to a dead rail. An acknowledgement goes back the way the peer
-    /// was last heard, which works in one direction at least, and whose choice moves when the peer has to send again;
-    /// probes and the like try one rail after the other. All others stay within the host as long as that works.
+    /// R24: frames whose loss is not noticed must not stick to a dead rail. An acknowledgement goes back the way the
+    /// peer was last heard, which works in one direction at least, and whose choice moves when the peer has to send
+    /// again; probes and the like try one rail after the other. All others stay within the host as long as that works.
     fn prefers_another_rail(&self, index: LinkIndex, action: Action, rail: RailIndex, now: u64) -> bool {
         let link = &self.links[index.0 as usize];
         let usable =
@@ -434,7 +434,7 @@ impl Port {
         self.write(index, rail, now, wire_body, Number::Of { number, wait }, source, frame)
     }
 
-    /// Whether the link is held back behind a frame with so much payload: then its acknowledgement is what we wait for.
+    /// Whether the link is held back behind a frame with so much payload: then we wait for its acknowledgement.
     pub(super) fn waits_for_ack(&self, link: &Link, payload_bytes: u32, copied: bool) -> bool {
         let copied_bytes = link.copied_bytes + if copied { payload_bytes } else { 0 };
         link.flight_bytes + payload_bytes >= link.congestion_bytes
@@ -578,12 +578,12 @@ impl Port {
             frame_bytes: at + copied,
             payload,
             seal,
-            announced: self.told_where(rail, body, body_at),
+            announced: self.announced_place(rail, body, body_at),
         }
     }
 
-    /// R11: a peer on this host is told where the user's payload lies.
-    fn told_where(&self, rail: RailIndex, body: &Body, body_at: usize) -> Option<Announced> {
+    /// R11: a peer on this host gets the address of the user's payload.
+    fn announced_place(&self, rail: RailIndex, body: &Body, body_at: usize) -> Option<Announced> {
         let Body::Rts(wire::Rts { operation: op, .. }) = *body else { return None };
         let within_host = self.rails[usize::from(rail.0)].within_host;
         let users = self.sends.get(&op)?.owned.is_none();

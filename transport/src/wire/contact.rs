@@ -1,4 +1,4 @@
-//! Who is speaking, and where to answer: in the first frames of a link, until the peer has told its link index.
+//! The sender and its address: in the first frames of a link, until the peer has sent its link index.
 //!
 //! | offset | bytes | field | meaning |
 //! |---|---|---|---|

@@ -19,7 +19,7 @@ pub(super) const BYTES: usize = 32;
 /// Envelope of a copied message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Eager {
-    /// What receives match on.
+    /// The key that receives match.
     pub tag: u64,
     /// User data beside the payload.
     pub data: u64,

@@ -40,7 +40,7 @@ pub const VERSION: u8 = 1;
 
 const MAGIC: u16 = 0x5753;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -109,7 +109,7 @@ bitflags! {
 /// counts; the link knows the high halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the frame is for.
+    /// The purpose of the frame.
     pub kind: Kind,
     /// Folded job id.
     pub job: JobTag,
@@ -117,7 +117,7 @@ pub struct Header {
     pub life: Life,
     /// Epoch of the sender's rank.
     pub epoch: Epoch,
-    /// Index of the link at the receiver, once the receiver has told it.
+    /// Index of the link at the receiver, once the receiver has sent it.
     pub link: Option<u32>,
     /// Number of this frame, or of the next numbered one.
     pub seq: u32,
@@ -170,7 +170,7 @@ pub(super) struct Raw {
 const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
 const _: () = assert!(core::mem::offset_of!(Raw, tag) == TAG_OFFSET);
 
-/// What the first three bytes of all frames are, as a number.
+/// The first three bytes of all frames, as a number.
 pub(super) const ALIKE: u32 = MAGIC as u32 | (VERSION as u32) << 16;
 
 impl Raw {

@@ -22,7 +22,7 @@ pub use data::Data;
 pub use eager::Eager;
 pub use header::{Flags, HEADER_BYTES, Header, Kind, TAG_BYTES, TAG_OFFSET, VERSION};
 pub use resync::Resync;
-pub use rts::{PLACE_END, Rts, tell_place};
+pub use rts::{PLACE_END, Rts, write_place};
 pub(crate) use single::{SINGLE_HEAD_BYTES, Single, emit_single};
 pub use stopped::Stopped;
 
@@ -39,7 +39,7 @@ pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + contact::BYTES + rts::BYTES;
 /// Why bytes are not a frame of ours. Counted, never reported to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than what its kind needs.
+    /// Shorter than its kind needs.
     #[error("frame of {found} bytes, its kind needs at least {needed}")]
     Short {
         /// Bytes that came.
@@ -50,25 +50,25 @@ pub enum Malformed {
     /// Not one of our frames at all.
     #[error("magic {found:#06x}, expected {expected:#06x}: not a stillwire frame")]
     Magic {
-        /// What came.
+        /// The found value.
         found: u16,
-        /// What our frames begin with.
+        /// The first bytes of our frames.
         expected: u16,
     },
     /// From a build with another wire format.
     #[error("wire version {found}, this build speaks {VERSION}: run one build on all nodes")]
     Version {
-        /// What came.
+        /// The found value.
         found: u8,
     },
     /// A kind of frame that this version does not have.
     #[error("frame kind {found} is not known to wire version {VERSION}")]
     Kind {
-        /// What came.
+        /// The found value.
         found: u8,
     },
     /// The length field and the datagram disagree.
-    #[error("frame says {said} payload bytes, {found} came")]
+    #[error("frame announces {said} payload bytes, {found} arrived")]
     Length {
         /// The length field.
         said: usize,
@@ -80,14 +80,14 @@ pub enum Malformed {
     Field {
         /// Which one.
         field: &'static str,
-        /// What came.
+        /// The found value.
         found: u64,
         /// Largest lawful value.
         max: u64,
     },
 }
 
-/// What a frame is for, with its body.
+/// The purpose of a frame, with its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body {
     /// Acknowledgement alone. Not numbered.
@@ -170,13 +170,13 @@ impl Body {
 pub struct Frame<'a> {
     /// The fixed part.
     pub header: Header,
-    /// Present until the peer has told its link index.
+    /// Present until the peer has sent its link index.
     pub contact: Option<Contact>,
     /// By kind.
     pub body: Body,
     /// Where the payload starts: everything before it is the head.
     pub head_bytes: usize,
-    /// What the user sent.
+    /// The user's payload.
     pub payload: &'a [u8],
 }
 
@@ -184,7 +184,7 @@ impl<'a> Frame<'a> {
     /// Takes a received frame apart and checks every length against what came.
     ///
     /// # Errors
-    /// [`Malformed`], with what was expected and what came.
+    /// [`Malformed`], with the expected and the found value.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         let frame = Frame::split(bytes)?;

@@ -7,7 +7,7 @@
 //! | 16 | 8 | data | user data beside the payload |
 //! | 24 | 8 | total | bytes of the whole message |
 //! | 32 | 1 | space | matching space |
-//! | 33 | 7 | place | where the payload lies in the sender's memory, within a host (R11); 0: not told |
+//! | 33 | 7 | place | where the payload lies in the sender's memory, within a host (R11); 0: not given |
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,7 +23,7 @@ pub(super) const BYTES: usize = 40;
 pub struct Rts {
     /// Operation of the sender, by which the CTS and the data name it.
     pub operation: OpId,
-    /// What receives match on.
+    /// The key that receives match.
     pub tag: u64,
     /// User data beside the payload.
     pub data: u64,
@@ -31,7 +31,7 @@ pub struct Rts {
     pub total: u64,
     /// Matching space.
     pub space: Space,
-    /// Where the payload lies in the sender's memory, for a receiver on its host; 0: not told. Below [`PLACE_END`].
+    /// Where the payload lies in the sender's memory, for a receiver on its host; 0: not given. Below [`PLACE_END`].
     pub place: u64,
 }
 
@@ -79,13 +79,14 @@ impl Rts {
             place: [0; 7],
         };
         out[..BYTES].copy_from_slice(raw.as_bytes());
-        tell_place(out, self.place);
+        write_place(out, self.place);
         BYTES
     }
 }
 
-/// Writes where the payload lies into the body of an RTS that has been written already. One that has no room for it is not told.
-pub fn tell_place(body: &mut [u8], place: u64) {
+/// Writes where the payload lies into the body of an RTS that has been written already. An RTS without room for it
+/// stays unchanged.
+pub fn write_place(body: &mut [u8], place: u64) {
     let told = if place < PLACE_END { place } else { 0 };
     body[PLACE_AT..BYTES].copy_from_slice(&told.to_le_bytes()[..BYTES - PLACE_AT]);
 }

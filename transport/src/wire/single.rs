@@ -184,7 +184,7 @@ mod tests {
         assert!(!single.is_of(header.job, header.life, Epoch(9)));
     }
 
-    /// Whatever byte is another one: a frame that is not malformed, or is out of the ordinary, is not taken for one of these.
+    /// If any byte differs: a frame that is not malformed, or is out of the ordinary, is not taken for one of these.
     #[test]
     fn what_is_out_of_the_ordinary_is_another_frame() {
         let bytes = frame();

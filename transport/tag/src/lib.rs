@@ -1,9 +1,10 @@
 //! The tag of a short frame: AEGIS-128L in MAC mode (draft-irtf-cfrg-aegis-aead, section "MAC mode") with a tag of 128 bits and an empty nonce, over
 //! exactly 128 bytes.
 //!
-//! The crate `aegis` is what says how a tag is made, and makes all others. It moves its state through memory at each of three calls for a tag, which
-//! takes as long as the arithmetic; with a length that is known in advance the state never leaves the registers. So a processor that has AES instructions gets these tags
-//! from here, equal bit for bit; on others [`ShortTag::new`] returns none.
+//! The crate `aegis` defines the tag, and makes all others. It moves its state through memory at each of three calls
+//! for a tag, which takes as long as the arithmetic; with a length that is known in advance the state never leaves the
+//! registers. So a processor that has AES instructions gets these tags from here, equal bit for bit; on others
+//! [`ShortTag::new`] returns none.
 #![no_std]
 
 #[cfg(target_arch = "x86_64")]

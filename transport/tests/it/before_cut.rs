@@ -1,4 +1,5 @@
-//! R4: a rank that has cut helps one that has not, with what it could have said before its cut and nothing else.
+//! R4: a rank that has cut helps one that has not, with frames that it could have sent before its cut, and nothing
+//! else.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
@@ -144,8 +145,8 @@ fn what_is_sent_after_the_cut_takes_no_acknowledgement_from_a_peer_that_cannot_r
     assert_eq!(world.sends_done(1), done + 1);
 }
 
-/// Two ports with a past, in a new life; the first has cut before it hears of the second. `late`: what the first did
-/// not get through in the old life.
+/// Two ports with a past, in a new life; the first has cut before it hears the second. `late`: messages of the first
+/// that were not delivered in the old life.
 fn cut_before_the_resync(late: impl FnOnce(&mut World)) -> World {
     let mut world = acquainted();
     world.fate = Box::new(|from, _, _, _| if from == 0 { Fate::Lose } else { Fate::Deliver });

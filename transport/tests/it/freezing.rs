@@ -402,7 +402,7 @@ fn a_rank_left_behind_is_told_of_each_epoch_once_and_cuts_straight_to_the_last()
     for _ in 0..2 {
         world.receive(1, None, None, 100);
     }
-    // Node 1 has dropped everything it ever heard and knows of nobody whom it could tell.
+    // Node 1 has dropped everything it ever heard and knows no peer to inform.
     world.run(transport::config::PTO_MAX);
     assert_eq!(world.received(1).iter().map(|(_, tag, _)| *tag).collect::<Vec<_>>(), [1, 2, 5]);
 }

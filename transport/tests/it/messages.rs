@@ -252,7 +252,7 @@ fn a_receiver_that_never_asks_is_not_flooded_and_matching_goes_on() {
     assert!(world.port(0).counters().messages_converted > 0);
 }
 
-/// R18: nobody may take the last message sent for the last one that is complete, even if all are short.
+/// R18: the last message sent must not be taken for the last complete one, even if all are short.
 #[test]
 fn messages_that_were_matched_in_order_may_be_complete_in_another() {
     let mut world = World::new(2, &config(), 1500);
@@ -261,7 +261,7 @@ fn messages_that_were_matched_in_order_may_be_complete_in_another() {
         world.receive(1, Some(0), Some(tag), 8);
         world.send(0, 1, tag, &pattern(tag, 8));
     }
-    // More than the peer has told a window for before it has been heard: the others are announced.
+    // More than the peer's window before it has been heard: the others are announced.
     world.pump();
     world.receive(1, Some(0), Some(last), 8);
     world.send(0, 1, last, &pattern(last, 8));
@@ -425,7 +425,7 @@ fn frames_that_must_not_count_are_counted_by_reason() {
     let after = give(&mut world, &genuine);
     assert_eq!((after.frames_counted, after.dropped_duplicate), (1, 1), "a replayed frame is a duplicate");
     assert_eq!(world.port(1).unexpected_bytes(), 7);
-    // A replayed frame without a number is not newer than what was heard.
+    // A replayed frame without a number is not newer than an earlier one.
     world.run(MS);
     let ack = world.nodes[0].port.as_ref().map(|port| port.counters().dropped_replayed);
     world.fate = Box::new(|from, _, _, _| if from == 1 { Fate::Double } else { Fate::Deliver });
@@ -473,7 +473,8 @@ fn a_dead_rail_is_passed_over_and_tried_again() {
     assert!(world.nodes[0].events.iter().any(|event| matches!(event, Event::RailBack { .. })));
 }
 
-/// R24: a rail that loses one frame of eight is not passed over, though what comes over the other one is what acknowledgements answer.
+/// R24: a rail that loses one frame of eight is not passed over, though acknowledgements answer frames of the other
+/// one.
 #[test]
 fn a_rail_that_loses_a_few_frames_is_not_passed_over() {
     let mut world = with_two_rails();
@@ -594,7 +595,8 @@ fn empty_messages_do_not_outgrow_their_table() {
     assert_eq!(tags, (0..200).collect::<Vec<_>>());
 }
 
-/// R17: a peer that was told of no room hears of it when there is some, also if what has left the table was only announced.
+/// R17: a peer that got a zero window is informed when there is room, also if the message that left the table was only
+/// announced.
 #[test]
 fn room_that_an_announced_message_leaves_is_told_to_the_others() {
     let mut config = config();

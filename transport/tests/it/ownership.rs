@@ -1,4 +1,4 @@
-//! R11: memory that its owner has back is neither read nor written, whatever is lost, doubled, late or frozen.
+//! R11: memory returned to its owner is neither read nor written, even if frames are lost, doubled, late or frozen.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;

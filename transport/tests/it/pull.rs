@@ -1,4 +1,4 @@
-//! R11: payloads that are pulled out of the sender's memory, and what becomes of that when anything comes between.
+//! R11: payloads that are pulled out of the sender's memory, and all interruptions of that.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::cell::Cell;
@@ -17,7 +17,7 @@ const TAG: u64 = 7;
 /// Two ports on one host, and how many frames have carried pieces of payload.
 fn on_one_host() -> (World, Rc<Cell<u32>>) {
     let mut world = World::on_one_host();
-    world.tells_places = true;
+    world.announces_places = true;
     let data = Rc::new(Cell::new(0));
     let counted = Rc::clone(&data);
     world.fate = Box::new(move |_, _, frame, _| {
@@ -108,8 +108,8 @@ fn a_short_buffer_pulls_no_more_than_it_takes_and_none_at_all_nothing() {
     assert_eq!((world.sends_done(0), world.received(1).len(), data.get()), (2, 2, 0));
 }
 
-/// R5: pulling is of this process. A port that is frozen in the middle has an ordinary CTS to send; it goes on where it was when it thaws, and
-/// whoever is loaded from its image asks for the payload by frames.
+/// R5: pulling is of this process. A port that is frozen in the middle has an ordinary CTS to send; it continues when
+/// it thaws, and a port loaded from its image requests the payload by frames.
 #[test]
 fn no_image_knows_of_a_payload_that_is_being_pulled() {
     for restarted in [false, true] {

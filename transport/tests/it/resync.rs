@@ -51,7 +51,7 @@ fn inconsistent(world: &World, node: usize) -> Vec<(u64, u64, u64)> {
 
 #[test]
 fn ends_that_do_not_fit_are_named_with_their_numbers() {
-    // Expected by node 1, held from and next of node 0, and what node 0 reports.
+    // Expected by node 1, held from and next of node 0, and node 0's report.
     for (expected, next, report) in [
         (9, 5, Some((9, 5, 5))),
         (3, 5, Some((3, 5, 5))),
@@ -306,7 +306,7 @@ fn what_waits_on_a_broken_link_ends_with_an_error() {
     assert_eq!(sends, sent);
     assert_eq!(receives, [(half, true), (kept, true)], "and {other:?} may still be given to others");
 
-    // What comes later is told at once.
+    // Later events are reported at once.
     let late = [world.receive(0, Some(1), Some(99), 10), world.receive(0, None, Some(10), 100_000)];
     let assembled = world.receive(0, None, Some(14), 10_000);
     world.collect(0);

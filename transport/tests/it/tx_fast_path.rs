@@ -1,5 +1,5 @@
-//! The fast path of a message is the slow path in fewer steps: the same frame, the same state; and it is taken only where nothing waits and no rail
-//! is to be chosen.
+//! The fast path of a message is the slow path in fewer steps: the same frame, the same state; and it is taken only if
+//! nothing waits and no rail must be chosen.
 
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn long(world: &mut World, rail: RailIndex, tag: u64, payload: &[u8], frame: &mu
     port.poll_transmit(now, rail, frame).expect("nothing holds it back")
 }
 
-/// R19: its timer runs from when the frame left, which only whoever has handed it over knows.
+/// R19: its timer runs from when the frame left, which only the sending driver knows.
 #[test]
 fn the_timer_of_a_short_frame_runs_from_when_it_has_left() {
     let due = |late: Duration| {
@@ -116,7 +116,7 @@ fn writes_the_frame_and_leaves_the_state_of_the_long_way(make: fn() -> World, ra
     // None of those frames has arrived: all come again by themselves, in either world.
     for world in [&mut one, &mut other] {
         let ops: Vec<_> = (0..6).map(|_| world.receive(1, None, None, 1000)).collect();
-        // One in another space waits for nobody.
+        // A message in another space waits for none.
         world.run(20 * MS);
         assert_eq!(world.received(1).len(), 1, "space 3 is nobody's: only the first message matches");
         assert_eq!(world.port(1).unexpected_bytes(), 1 + 8 + 128 + 700);
@@ -144,7 +144,8 @@ fn with_a_tag_over_the_head_alone_the_ways_are_one() {
     writes_the_frame_and_leaves_the_state_of_the_long_way(far_with_short_tags, NETWORK);
 }
 
-/// R16: what a frame brings is there before its acknowledgement is looked at, which whoever waits is told of, and a freeze does not forget.
+/// R16: a frame's message arrives before its acknowledgement is processed; a waiting caller is informed of that, and a
+/// freeze does not forget it.
 #[test]
 fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
     let catches_up: [(&str, Act); 5] = [
@@ -231,7 +232,7 @@ fn where_only_the_network_is_left_it_goes_there() {
     }
 }
 
-/// It is refused, and nothing has happened: the state is that of a world in which nobody has asked.
+/// It is refused, and nothing has happened: the state is that of a world without the attempt.
 fn refused(what: &str, make: impl Fn() -> World, bytes: usize, rail: RailIndex) {
     let (mut asked, mut other) = (make(), make());
     let mut frame = [0; 2000];
@@ -302,7 +303,7 @@ fn whatever_stands_before_a_message_sends_it_the_long_way() {
     assert!(world.port(0).send_fast(WITHIN, unknown, &outgoing(1, true), b"", &mut frame, hand).is_none());
 }
 
-/// R20: who is told to wait waits this way too.
+/// R20: a sender that has to wait waits on this path too.
 #[test]
 fn a_stopped_peer_is_sent_nothing() {
     let stopped = || {

@@ -171,7 +171,7 @@ fn every_refusal_says_what_was_expected_and_what_came() {
     );
 }
 
-/// The byte table of docs/reference/protocol.md is what the code does: each field is written where the table says.
+/// The byte table of docs/reference/protocol.md matches the code: each field is written where the table says.
 #[test]
 fn the_documented_header_is_the_real_one() {
     let document = include_str!("../../../docs/reference/protocol.md");

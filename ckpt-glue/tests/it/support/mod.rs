@@ -1,5 +1,5 @@
-//! A small world in which the machines talk: a virtual clock, one delay for every hop, processes and a store that do what
-//! they are told. The transcript is compared as text.
+//! A small world in which the machines talk: a virtual clock, one delay for every hop, processes and a store that
+//! follow orders. The transcript is compared as text.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 pub(crate) mod samples;
@@ -476,7 +476,7 @@ impl World {
         self.settle();
     }
 
-    /// Checkpoints that came to nothing so far.
+    /// Checkpoints that failed so far.
     pub(crate) fn abandoned(&self) -> usize {
         use ckpt_glue::protocols::CheckpointEvent::Abandoned;
         self.events.iter().filter(|event| matches!(event, job::Event::Checkpoint(Abandoned { .. }))).count()

@@ -129,7 +129,8 @@ pub(crate) fn job_file() -> JobFile {
     }
 }
 
-/// What a rank has in memory at this cut: more than a packet that no other cut has, and as much that every cut has and that is compressible.
+/// The memory of a rank at this cut: more than a packet that no other cut has, and as much that every cut has and that
+/// is compressible.
 pub(crate) fn memory(id: GenerationId, rank: Rank) -> Vec<u8> {
     let mut random =
         Random(u64::from(id.epoch.0) << 32 | u64::from(id.life.counter) << 8 | u64::from(rank.0) | 1 << 60);
@@ -259,7 +260,7 @@ pub(crate) fn base_path(id: GenerationId) -> String {
     format!("{}/rank-00000001.base", id.folder())
 }
 
-/// Brings the newest copy into an empty directory, and compares every rank with what was saved.
+/// Brings the newest copy into an empty directory, and compares every rank with its saved content.
 pub(crate) fn restore_newest(from: &dyn Target, key: Option<Key>) -> Result<Option<GenerationId>, CopyError> {
     let copies = Copies::new(from, JOB, key);
     let listed = copies.list()?;

@@ -62,7 +62,7 @@ impl Host {
         Host { faults, ..self }
     }
 
-    /// What this thread opens and asks from here on, it does on this host.
+    /// From here on this thread works on this host.
     pub(crate) fn enter(&self) {
         setns(&self.namespace, CloneFlags::CLONE_NEWNET).expect("a namespace of one's own");
     }

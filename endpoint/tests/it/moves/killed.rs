@@ -1,5 +1,6 @@
-//! Two processes, each with a port on a host of its own. Each writes its port down while messages are under way, goes on, and is killed; two others go on from what
-//! was written, over another driver, life after life (R2 to R7, R10): no message is lost, doubled or changed.
+//! Two processes, each with a port on a host of its own. Each dumps its port while messages are under way, continues,
+//! and is killed; two others continue from the dumps, over another driver, life after life (R2 to R7, R10): no message
+//! is lost, doubled or changed.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -23,7 +24,7 @@ const ROLE: &str = "STILLWIRE_TEST_ROLE";
 const TOLD: &str = "@ ";
 /// How long anything may take that one of them waits for.
 const LIMIT: Duration = Duration::from_secs(60);
-/// That a process has received in a life before it is told to write its port down.
+/// Messages that a process receives in a life before the order to dump its port.
 const MESSAGES: u64 = 12;
 /// Messages that a process has under way, and receives that it has posted.
 const AHEAD: u64 = 5;
@@ -32,7 +33,7 @@ const PAYLOAD_BYTES: usize = 60_000;
 /// What some rails do to frames.
 const LOSSY: &str = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11";
 
-/// What a process is told about itself.
+/// A process's instructions.
 struct Role {
     rank: u32,
     nic: Nic,
@@ -105,7 +106,8 @@ impl Program {
         Program { end, posted, cut: None }
     }
 
-    /// Writes itself and its port down, and goes on, once in a life: the other may be told first, whose frames then ask for it (R3). Bytes of the section.
+    /// Writes itself and its port down, and goes on, once in a life: the other may get the order first, and its frames
+    /// then request it (R3). Bytes of the section.
     fn write_down(&mut self, role: &Role) -> usize {
         if let Some(bytes) = self.cut {
             return bytes;
@@ -138,7 +140,7 @@ impl Program {
         }
     }
 
-    /// One round: what may be sent and posted now, and what has come.
+    /// One round: sends and posts, then receives.
     fn go_on(&mut self, role: &Role, last: u64) {
         let end = &mut self.end;
         if end.sent < last && end.sent - end.done < AHEAD && end.endpoint.can_send(end.link, 1) {
@@ -179,7 +181,7 @@ fn read(addresses: &str) -> Vec<RawAddress> {
     addresses.split(' ').map(|word| address(word).expect("of an address's length")).collect()
 }
 
-/// What one of the two processes does; nothing anywhere else.
+/// The program of one of the two processes; does nothing elsewhere.
 #[test]
 fn a_life() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -200,11 +202,11 @@ fn a_life() {
     live(&role, &mut program, &orders);
 }
 
-/// Until it is killed, or nobody listens any more.
+/// Runs until it is killed, or the parent has gone.
 fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
     let (begun, begun_at) = (program.end.received, Instant::now());
     let last = role.last.unwrap_or(u64::MAX);
-    let mut is_told = false;
+    let mut is_ordered = false;
     loop {
         match orders.try_recv() {
             Ok(_) => {
@@ -220,13 +222,13 @@ fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
             None => end.received >= begun + MESSAGES,
             Some(last) => end.sent == last && end.done == last && end.received == last,
         };
-        if is_met && !is_told {
-            is_told = true;
+        if is_met && !is_ordered {
+            is_ordered = true;
             tell("met");
         }
         let state = (end.sent, end.done, end.received, program.posted);
         assert!(begun_at.elapsed() < LIMIT, "life {}: {state:?} sent, done, received, posted", role.life);
-        if is_told && role.last.is_some() {
+        if is_ordered && role.last.is_some() {
             break;
         }
     }
@@ -265,7 +267,7 @@ impl Process {
         Process { child, lines }
     }
 
-    /// What it tells after this word. It has a limit of its own for all that it does.
+    /// Its output after this word. It has its own time limit.
     fn hear(&mut self, word: &str) -> String {
         let mut others = VecDeque::new();
         for line in &mut self.lines {
@@ -304,7 +306,7 @@ fn start(hosts: &[Host; 2], role: impl Fn(u32) -> Role) -> [Process; 2] {
     both
 }
 
-/// Each of `nics` is what the two go over in one life.
+/// `nics`: the NICs of the two in each life.
 fn lives(hosts: &[Host; 2], faults: &str, nics: impl Iterator<Item = [Nic; 2]>) {
     let started = Instant::now();
     let scratch = tempfile::tempdir().expect("a folder");

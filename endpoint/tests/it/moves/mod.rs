@@ -77,7 +77,7 @@ fn cut(end: &mut End, life: u32, took: &mut [Duration; 3]) -> Vec<u8> {
     section
 }
 
-/// The port goes on from what was written, when its old rails are closed.
+/// The port continues from the dump, when its old rails are closed.
 fn go_on(host: &Host, end: End, section: &[u8], life: u32, nic: Nic, took: &mut Duration) -> End {
     end.replace_endpoint(|| {
         let rails = host.rail(nic).expect("the device is free again");
@@ -99,7 +99,7 @@ fn connect(hosts: &[Host; 2], ends: &mut [End; 2]) {
     }
 }
 
-/// Each of `nics` is what the two ports go over in one life.
+/// `nics`: the NICs of the two ports in each life.
 fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
     let started = std::time::Instant::now();
     let mut ends = hosts.each_ref().map(open);
@@ -254,7 +254,7 @@ fn is_not_heard_without_the_key(hosts: &[Host; 2], nic: Nic) {
         end.send();
         end.post(0);
     });
-    // Each sends again what nobody acknowledges.
+    // Each retransmits unacknowledged frames.
     while ends.iter().any(|end| dropped(end) < 3) {
         ends.iter_mut().for_each(End::poll);
         assert!(

@@ -26,7 +26,7 @@ impl Payloads for User<'_> {
     }
 }
 
-/// What is left of a process when it is killed: its section, and what its program had seen.
+/// The remains of a killed process: its section, and its program's observations.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) section: Vec<u8>,

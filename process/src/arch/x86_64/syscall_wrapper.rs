@@ -20,7 +20,7 @@ const CALLER_WORDS: usize = 8;
 
 /// The instruction that loads a number as a first argument; four bytes follow.
 const MOVE_TO_EDI: u8 = 0xbf;
-/// A call of what is at a distance, which follows in four bytes.
+/// A call by distance, which follows in four bytes.
 const CALL_NEAR: u8 = 0xe8;
 /// A call of the address that is written at a distance, which follows in four bytes; a jump there.
 const CALL_BY_TABLE: [u8; 2] = [0xff, 0x15];
@@ -41,7 +41,7 @@ const ENDED: [i64; 8] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Of `futex(2)`, what waits and may be asked for again.
+/// Operations of `futex(2)` that wait and may be repeated.
 const FUTEX_WAITS: [i32; 2] = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET];
 
 /// The number of the call that a thread has just come back from in `syscall(2)`, if it is one of [`ENDED`] and the caller's code shows it.

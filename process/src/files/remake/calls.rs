@@ -19,7 +19,7 @@ pub(super) fn open(path: &[u8], flags: i32) -> Result<RawFd> {
 }
 
 pub(super) fn close(fd: RawFd) {
-    // SAFETY: whoever made the descriptor gives it up.
+    // SAFETY: the owner of the descriptor gives it up.
     let _ = unsafe { libc::close(fd) };
 }
 
@@ -172,7 +172,7 @@ pub(super) fn set_timer(fd: RawFd, left_ns: u64, interval_ns: u64) -> Result<()>
     check(unsafe { libc::timerfd_settime(fd, 0, &raw const time, std::ptr::null_mut()) }).map(drop)
 }
 
-/// `TFD_IOC_SET_TICKS`: what a timer tells at its next read. Only kernels with `CONFIG_CHECKPOINT_RESTORE` have it.
+/// `TFD_IOC_SET_TICKS`: a timer's result of its next read. Only kernels with `CONFIG_CHECKPOINT_RESTORE` have it.
 pub(super) fn set_ticks(fd: RawFd, ticks: u64) -> Result<()> {
     const TFD_IOC_SET_TICKS: libc::c_ulong = 0x4008_5400;
     // SAFETY: the kernel reads a number.

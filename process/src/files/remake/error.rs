@@ -6,11 +6,11 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum RemakeError {
     /// The launcher was to give it.
-    #[error("descriptor {number}: nobody handed in {name:?}; start the restored process with it")]
+    #[error("descriptor {number}: {name:?} was not handed in; start the restored process with it")]
     NotHandedIn {
         /// Of the saved process.
         number: u32,
-        /// What was expected.
+        /// The expected value.
         name: String,
     },
     /// A path does not open.
@@ -45,7 +45,7 @@ pub enum RemakeError {
         /// Path.
         path: String,
     },
-    /// A file that is only read was written by somebody.
+    /// A file that the process only reads was written by another process.
     #[error(
         "descriptor {number}: {path:?}, which the process only reads, was changed after the checkpoint; put it back as it was"
     )]
@@ -55,7 +55,7 @@ pub enum RemakeError {
         /// Path.
         path: String,
     },
-    /// Somebody else has a lock.
+    /// Another process has a lock.
     #[error(
         "descriptor {number}: {path:?} cannot be locked again: {error}; end the process that has the lock"
     )]
@@ -80,9 +80,9 @@ pub enum RemakeError {
     Call {
         /// Of the saved process.
         number: u32,
-        /// What was tried.
+        /// The failed action.
         doing: &'static str,
-        /// What came.
+        /// The found value.
         error: io::Error,
     },
 }

@@ -64,7 +64,7 @@ impl Maker<'_> {
         RemakeError::Lock { number: self.numbers[index], path: shown(path), error }
     }
 
-    /// Compares a file with what it was at the cut, and cuts off what came after.
+    /// Compares a file with its state at the cut, and truncates later bytes.
     fn check_file(
         &mut self,
         index: usize,
@@ -94,8 +94,7 @@ impl Maker<'_> {
             if found > regular.bytes && regular.is_shared {
                 let more = found - regular.bytes;
                 self.remade.warnings.push(format!(
-                    "{path}: {more} bytes came after the checkpoint and stay, because another process writes the file, too; what \
-                     this one wrote of them may be there twice"
+                    "{path}: {more} bytes came after the checkpoint and stay, because another process writes the file, too; bytes that this one wrote among them may be there twice"
                 ));
             } else if found > regular.bytes && self.policy.grown == Grown::Truncate {
                 calls::truncate(fd, regular.bytes)

@@ -1,7 +1,7 @@
 //! Descriptors made anew, in a fresh process and by ordinary code.
 //!
-//! Everything is made above the numbers that it will have, so that nothing collides with what the restore still needs;
-//! only when all is there, it is put in its place. Until then standard error is what it was, for reports.
+//! Everything is made above the numbers that it will have, so that nothing collides with descriptors that the restore
+//! still needs; when all exist, they are put in their places. Until then standard error is unchanged, for reports.
 
 mod calls;
 mod error;
@@ -17,7 +17,7 @@ pub use error::RemakeError;
 use crate::state::Files;
 use crate::state::files::{LockKind, OpenFile, What};
 
-/// What a restore does with files that are not as they were at the cut.
+/// A restore's treatment of files that are not as they were at the cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     /// A file that was replaced, one that is shorter, or one that the process only reads and that was changed.
@@ -46,7 +46,7 @@ pub enum Grown {
     Keep,
 }
 
-/// What the fresh process has for the one that is restored.
+/// Descriptors of the fresh process for the restored one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
     /// Descriptors by name.
@@ -59,14 +59,14 @@ pub struct Given<'a> {
     pub policy: Policy,
 }
 
-/// What came of it.
+/// Its outcome.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Remade {
     /// New numbers of [`Given::kept`], above all that were restored.
     pub kept: Vec<RawFd>,
     /// New numbers of [`Given::shared`], likewise.
     pub shared: Vec<RawFd>,
-    /// What was passed over because the policy said so.
+    /// Differences that the policy accepts.
     pub warnings: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc:
 
 struct Maker<'a> {
     files: &'a Files,
-    /// What was handed in, by name, at its new number.
+    /// The handed-in descriptors, by name, at its new number.
     handed_in: BTreeMap<&'a str, RawFd>,
     policy: Policy,
     /// First number above all that are restored.
@@ -168,7 +168,7 @@ impl<'a> Maker<'a> {
         move |error| RemakeError::Call { number, doing, error }
     }
 
-    /// Another description of what is open already.
+    /// Another description of an open file.
     fn reopen(&self, index: usize, fd: RawFd, flags: i32) -> Result<RawFd, RemakeError> {
         let path = format!("/proc/self/fd/{fd}");
         let flags =
@@ -270,7 +270,7 @@ impl<'a> Maker<'a> {
             start(left_ns)?;
         }
         if ticks > 0 && calls::set_ticks(fd, ticks).is_err() {
-            // A kernel that cannot be told: the timer fires at once, so that at least one expiration is read.
+            // A kernel without this call: the timer fires at once, so that at least one expiration is read.
             start(1)?;
         }
         Ok(())

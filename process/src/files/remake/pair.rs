@@ -45,7 +45,7 @@ impl Maker<'_> {
             self.set_flags(index, fd)?;
             self.made[index] = Some(fd);
         }
-        // The end that nobody had.
+        // The end that was closed.
         spare_reader.into_iter().chain(spare_writer).for_each(calls::close);
         Ok(())
     }

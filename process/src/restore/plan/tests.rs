@@ -1,4 +1,4 @@
-//! What is called, in which order, for a small state.
+//! The calls, in order, for a small state.
 
 use super::*;
 use crate::state::machine::Machine;
@@ -123,7 +123,7 @@ fn opened() -> Opened {
 const SAME_KERNEL: Kernel =
     Kernel { group: Some((0x600 * PAGE, 6 * PAGE)), code_bytes: 2 * PAGE, redirected: None };
 
-/// The calls of `number`, with what they must return.
+/// The calls of `number`, with their required results.
 fn calls_of(number: i64, state: &ProcessState, kernel: &Kernel) -> Vec<([u64; 6], u64)> {
     let mut calls = Calls::new(0x5000_0000);
     memory(&mut calls, state, &opened(), kernel);

@@ -20,7 +20,7 @@ use process::state::ProcessState;
 /// How long a test waits for an answer or a line before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Programs, what they are asked in every life, and what they say at last. With `true`, they are given a folder's file.
+/// Programs, their input in every life, and their last output. With `true`, they get a file of a folder.
 pub(crate) const PROGRAMS: [(&str, bool, &str, &str); 11] = [
     ("waits", false, "x", "all came back\n"),
     ("mutexes", false, "x", "all were owned\n"),
@@ -39,7 +39,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Folder of what is built: above the one of test programs.
+/// Folder of built programs: above the one of test programs.
 fn built() -> PathBuf {
     let here = std::env::current_exe().expect("a test is a program");
     here.ancestors().nth(2).expect("deps lies in it").to_path_buf()
@@ -122,7 +122,7 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     // SAFETY: two system calls, between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            // What whoever runs the tests left open is not the program's.
+            // Descriptors that the test runner left open are not the program's.
             libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed());
             let flags = libc::fcntl(number, libc::F_SETFD, 0);
             if flags < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
@@ -162,7 +162,7 @@ pub(crate) fn restart_with(image: &Path, library: &Path, command: &dyn Fn(&Path)
     program
 }
 
-/// The same, with what the library says: "restored", or nothing.
+/// The same, with the library's output: "restored", or nothing.
 pub(crate) fn begin_restart(
     image: &Path,
     library: &Path,
@@ -275,7 +275,7 @@ impl Drop for Program {
     }
 }
 
-/// The state in an image, and what is needed to look into its pages.
+/// The state in an image, and the means to read its pages.
 pub(crate) struct Image {
     pub(crate) state: ProcessState,
     file: File,

@@ -21,7 +21,7 @@ use transport::{Epoch, JobId, Life, Rank};
 pub(crate) const JOB: JobId = JobId(0x5eed);
 pub(crate) const KEY: [u8; 16] = [3; 16];
 
-/// What is waited for longer than this does not come.
+/// The longest wait for an expected event.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn life(counter: u32) -> Life {
@@ -149,7 +149,7 @@ impl Cluster {
         }
     }
 
-    /// Everybody has another protector, with other limits; `counter` is that of a life that nobody has had.
+    /// Gives every node another protector, with other limits; `counter` is that of an unused life.
     pub(crate) fn limit(&mut self, limits: impl Fn(usize) -> Limits, counter: u32) {
         for node in 0..self.nodes.len() {
             let settings = Settings { limits: limits(node), ..self.settings(node, self.group.clone()) };
@@ -343,7 +343,7 @@ impl Cluster {
         self.nodes.iter().map(|node| node.memory.clone()).collect()
     }
 
-    /// Waits until every one of these has what the others say that they have of a generation: their encoding has begun.
+    /// Waits until each of these has the others' reports of a generation: their encoding has begun.
     pub(crate) fn wait_for_contents(&self, nodes: &[usize], id: GenerationId) {
         let count = self.nodes.len();
         let has_all = |node: &usize| (0..count).all(|of| self.member(*node).content(id, of).is_ok());

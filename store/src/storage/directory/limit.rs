@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::limits::WRITE_BUFFER_BYTES;
 use crate::storage::Bucket;
 
-/// A piece is what a limit lets through in that part of a second, so that its rate is kept over times that a person, and another user of the disk, can feel.
+/// A piece is the bytes that a limit permits in that part of a second, so that its rate is kept over times that a
+/// person, and another user of the disk, can feel.
 const PIECES_PER_S: u64 = 10;
 
 /// A piece has at least so many bytes, however low the rate is: less is gathered before it is written anyway.

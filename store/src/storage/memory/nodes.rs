@@ -1,4 +1,4 @@
-//! Files and directories of a [`super::Memory`], with what a loss of power would do to each.
+//! Files and directories of a [`super::Memory`], with the effect of a loss of power on each.
 
 use std::collections::{BTreeMap, BTreeSet};
 

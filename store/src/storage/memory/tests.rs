@@ -1,4 +1,4 @@
-//! What a loss of power may do, and what it may not.
+//! The permitted and forbidden effects of a loss of power.
 
 use std::collections::BTreeSet;
 

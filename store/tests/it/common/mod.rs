@@ -35,7 +35,7 @@ pub(crate) fn generation(of_life: Life, epoch: u32) -> GenerationId {
     GenerationId { life: of_life, epoch: Epoch(epoch) }
 }
 
-/// What rank `rank` has in memory at this cut: several hundred bytes that no other cut has.
+/// The memory of rank `rank` at this cut: several hundred bytes that no other cut has.
 pub(crate) fn memory(id: GenerationId, rank: Rank) -> Vec<u8> {
     let seed =
         u64::from(id.life.counter) << 40 ^ id.life.nonce ^ u64::from(id.epoch.0) << 8 ^ u64::from(rank.0);
@@ -81,7 +81,7 @@ pub(crate) fn checkpoint<S: Storage>(
     directory.commit(&request(id, claims)).map(|_| ())
 }
 
-/// Restores every rank of a committed generation and compares it with what was saved.
+/// Restores every rank of a committed generation and compares it with the saved content.
 pub(crate) fn restore<S: Storage>(
     directory: &mut JobDirectory<S>,
     id: GenerationId,

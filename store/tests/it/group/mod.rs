@@ -117,8 +117,8 @@ pub(crate) fn life(counter: u32) -> Life {
     Life { counter, nonce: u64::from(counter) * 0x1111 }
 }
 
-/// What a rank of node `node` has in memory at this epoch: two regions. From one epoch to the next a few bytes change, the first
-/// region grows at times, and nodes differ in size.
+/// The memory of a rank of node `node` at this epoch: two regions. From one epoch to the next a few bytes change, the
+/// first region grows at times, and nodes differ in size.
 pub(crate) fn memory(node: usize, epoch: u32) -> Regions {
     let mut regions: Regions = [(1, 9000 + 5000 * node), (2, 3000)]
         .into_iter()
@@ -163,7 +163,7 @@ pub(crate) struct Cluster {
     pub(crate) fuse: Fuse,
     /// Pages of parity that were sent last.
     pub(crate) pages_sent: u64,
-    /// What a rank has in memory.
+    /// The memory of a rank.
     pub(crate) memory: fn(usize, u32) -> Regions,
     /// So many images after each whole one have that one below them.
     pub(crate) deltas: u32,
@@ -178,7 +178,7 @@ impl Cluster {
         Cluster { group, disks, fuse, pages_sent: 0, memory, deltas: 0 }
     }
 
-    /// What [`Cluster::memory`] says, from what was kept of it: half the time of crash tests would go into numbers by chance.
+    /// The result of [`Cluster::memory`], cached: half the time of crash tests would go into random numbers.
     fn content(&self, node: usize, epoch: u32) -> Regions {
         let key = (self.memory as usize, node, epoch);
         let kept = CONTENT.with_borrow(|kept| kept.get(&key).cloned());
@@ -283,7 +283,7 @@ impl Cluster {
         }
         for ((member, kept), changes) in members.iter_mut().zip(kept).zip(&changes) {
             member.finish(kept)?;
-            member.told(changes)?;
+            member.record_checksums(changes)?;
             member.seal(id, from)?;
         }
         Ok(claims)
@@ -295,18 +295,18 @@ impl Cluster {
         CommitRequest { generation: id, ranks, taken_unix_ms: 0, nodes, images }
     }
 
-    /// Commits on one node after the other; `told` is called as soon as there are records on more nodes than may be lost.
+    /// Commits on one node after the other; `on_progress` is called as soon as there are records on more nodes than may be lost.
     pub(crate) fn commit(
         &mut self,
         id: GenerationId,
         claims: Vec<ImageClaim>,
-        mut told: impl FnMut(),
+        mut on_progress: impl FnMut(),
     ) -> Result<Manifest, ProtectError> {
         let manifest = self.directory(0).commit(&self.request(id, claims))?;
         for node in 1..self.disks.len() {
             self.directory(node).replicate(&manifest)?;
             if node == self.group.losses() {
-                told();
+                on_progress();
             }
         }
         Ok(manifest)
@@ -395,7 +395,7 @@ impl Cluster {
         (id.epoch.0 - 1).is_multiple_of(self.deltas + 1)
     }
 
-    /// What lies below an image is what was in memory when it was taken.
+    /// The base of an image is the memory at the time when it was taken.
     fn check_base(&self, node: usize, base: &ImageReader, disk: &mut Disk) {
         let epoch = base.header().identity.epoch.0;
         for (number, (_, bytes)) in (0..).zip(self.content(node, epoch)) {

@@ -43,12 +43,25 @@ const FORBIDDEN: &[Forbidden] = &[
 /// A number here may only fall. Who mends a message lowers it.
 const SOURCES: &[(&str, usize)] = &[
     ("agent/src/", 0),
-    ("bench/src/", 6),
+    // The name of a measured way, which is a key of its JSON.
+    ("bench/src/", 1),
+    ("ckpt-glue/src/", 0),
     ("cli/src/", 27),
     ("console/src/", 0),
+    ("copies/src/", 0),
     ("dev/src/", 0),
+    ("endpoint/src/", 0),
+    ("examples/src/", 0),
+    ("nic-freeze/src/", 0),
+    ("parity/src/", 0),
+    ("process/src/", 0),
+    ("protector/src/", 0),
     ("provider/src/", 0),
     ("session/src/", 0),
+    ("sim/src/", 0),
+    ("store/src/", 0),
+    ("transport/drivers/src/", 0),
+    ("transport/src/", 0),
 ];
 
 /// Documents, or folders of documents, without any forbidden phrase.

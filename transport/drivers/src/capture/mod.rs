@@ -1,7 +1,8 @@
 //! A wrapper that writes down every frame of any driver, as a pcapng file.
 //!
-//! What is handed over is written when it is committed, what comes when it is given on. What the kernel loses is in none of it; what a `drain` throws away is.
-//! A payload that the receiver fetches by itself is not in the file, only its length. A file that cannot be written, or has become too long, ends; the rail goes on.
+//! Sent frames are written at their commit, received ones when they are passed on. Frames that the kernel loses are not
+//! in the file; frames that a `drain` discards are. A payload that the receiver fetches by itself is not in the file,
+//! only its length. A file that cannot be written, or has become too long, ends; the rail goes on.
 
 pub mod pcapng;
 
@@ -30,13 +31,13 @@ pub const CAPTURE_VARIABLE: &str = "STILLWIRE_PCAP";
 /// No file to capture to.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path} cannot be written ({error}): {CAPTURE_VARIABLE} (--pcap) wants a folder that exists",
+    "{path} cannot be written ({error}): {CAPTURE_VARIABLE} (--pcap) needs an existing folder",
     path = path.display()
 )]
 pub struct CaptureError {
     /// The file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub error: std::io::Error,
 }
 
@@ -89,7 +90,7 @@ struct Record {
     /// The frame and the block that are written just now.
     frame: Vec<u8>,
     block: Vec<u8>,
-    /// What the file may still grow by.
+    /// The remaining limit of the file.
     left_bytes: u64,
 }
 
@@ -189,7 +190,7 @@ impl<D: Driver> Driver for CaptureDriver<D> {
     }
 
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
-        // Until the commit, a lease gives the same buffer with what was written into it.
+        // Until the commit, a lease gives the same buffer with its contents.
         if core::mem::take(&mut self.leased)
             && let Some(frame) = self.inner.lease()
         {

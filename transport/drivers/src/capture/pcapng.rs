@@ -54,7 +54,7 @@ pub struct Packet<'a> {
     pub to: Option<&'a str>,
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capture<'a> {
     /// The rail.
@@ -65,13 +65,13 @@ pub struct Capture<'a> {
     pub damage: Option<Damage>,
 }
 
-/// What is wrong with a file, and where.
+/// The fault of a file, and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("at byte {at}: {what}")]
 pub struct Damage {
     /// First byte of the block.
     pub at: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub what: &'static str,
 }
 
@@ -149,7 +149,7 @@ pub fn is_capture(bytes: &[u8]) -> bool {
 /// Reads a file.
 ///
 /// # Errors
-/// What is wrong with its head: then nothing is known of the packets.
+/// The fault of its head: then nothing is known of the packets.
 pub fn read(bytes: &[u8]) -> Result<Capture<'_>, Damage> {
     let mut at = 0;
     let name = loop {

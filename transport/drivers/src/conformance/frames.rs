@@ -9,7 +9,7 @@ use super::{Fixture, collect, deliver, digest, flush_all, pair, pattern, stage};
 use crate::driver::Driver;
 use crate::payload::Payload;
 
-/// Sizes where something changes: powers of two, and both sides of them, up to what the path takes.
+/// Sizes at which behaviour may change: powers of two, and both sides of them, up to the path's limit.
 fn sizes(frame_bytes_max: usize) -> BTreeSet<usize> {
     let powers = (0..20).map(|power| 1usize << power);
     let around = powers.flat_map(|power| [power.saturating_sub(1), power, power + 1]);

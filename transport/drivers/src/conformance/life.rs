@@ -21,7 +21,7 @@ pub(super) fn resolving_is_idempotent(fixture: &mut dyn Fixture) {
     a.forget(to);
     a.forget(to);
     let again = a.resolve(&b.local_address()).expect("resolves again");
-    // The same bytes: a copy of what went before may be late.
+    // The same bytes: a copy of an earlier frame may be late.
     deliver(fixture, a.as_mut(), again, b.as_mut(), b"still known", &|| Payload::EMPTY);
 }
 
@@ -30,7 +30,7 @@ pub(super) fn foreign_addresses_are_refused(fixture: &mut dyn Fixture) {
     let good = b.local_address();
     let mut foreign = vec![RawAddress::NONE];
     let mut damaged = good.as_bytes().to_vec();
-    // The first byte tells the kind of driver, the second the version of its encoding.
+    // The first byte is the kind of driver, the second the version of its encoding.
     for at in 0..2 {
         damaged[at] ^= 0x55;
         foreign.extend(RawAddress::new(&damaged));

@@ -101,7 +101,7 @@ pub fn run<F: Fixture, S: core::fmt::Display>(suite: &str, name: &str, made: Res
         Ok(mut fixture) => {
             let started = Instant::now();
             case(&mut fixture);
-            tell_when_all_have_passed(suite, started.elapsed());
+            print_when_all_have_passed(suite, started.elapsed());
         }
         Err(reason) => {
             // Not by `println`: a test's captured output would make this a silent pass.
@@ -110,8 +110,8 @@ pub fn run<F: Fixture, S: core::fmt::Display>(suite: &str, name: &str, made: Res
     }
 }
 
-/// Says after the last case of a suite how long all of them took together, on whatever threads.
-fn tell_when_all_have_passed(suite: &str, took: Duration) {
+/// Prints after the last case of a suite how long all of them took together, on all threads.
+fn print_when_all_have_passed(suite: &str, took: Duration) {
     static PASSED: Mutex<BTreeMap<String, (usize, Duration)>> = Mutex::new(BTreeMap::new());
     let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
     let (cases, all) = passed.entry(suite.to_owned()).or_default();
@@ -184,7 +184,7 @@ fn flush_all(fixture: &mut dyn Fixture, driver: &mut dyn Driver) {
     panic!("{} frames never completed", driver.staged_total() - driver.completed_total());
 }
 
-/// Receives until `want` frames are there, or no more are to be expected.
+/// Receives until `want` frames are there, or no more can be expected.
 fn collect(fixture: &mut dyn Fixture, driver: &mut dyn Driver, want: usize) -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let mut silent = 0;
@@ -242,7 +242,7 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// FNV-1a over words, good enough to tell frames apart.
+/// FNV-1a over words, good enough to distinguish frames.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325 ^ bytes.len() as u64, |hash, chunk| {
         let mut word = [0; 8];

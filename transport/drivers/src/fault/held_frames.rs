@@ -1,4 +1,4 @@
-//! Frames that are held back, and what becomes of a frame.
+//! Frames that are held back, and the fate of a frame.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use super::spec::{Delay, Faults};
 use crate::limits::{FAULT_BACKSTOP_CALLS, FAULT_LATE_CALLS_MAX, FAULT_REORDER_FRAMES_MAX};
 use crate::payload::Payload;
 
-/// What befalls a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Pass,

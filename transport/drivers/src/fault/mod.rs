@@ -10,8 +10,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it can do beyond losing and mixing up frames is what real NICs do and sockets do not: complete late, read the payload
-//! long after the commit (whoever reuses a buffer too early sends wrong bytes), have no free buffer, die.
+//! Besides losing and reordering frames, it behaves as real NICs do and sockets do not: it completes late, reads the
+//! payload long after the commit (a sender that reuses a buffer too early sends wrong bytes), has no free buffer, dies.
 
 mod alarm;
 mod chance;
@@ -69,7 +69,7 @@ pub struct FaultDriver<D> {
     staged_total: u64,
     /// Commits without a lease.
     unleased: u64,
-    /// What has to happen before each committed frame counts as completed, oldest first.
+    /// The conditions for each committed frame to count as completed, oldest first.
     outstanding: VecDeque<Done>,
     known: BTreeMap<AddressId, RawAddress>,
     held_out: VecDeque<HeldFrame>,
@@ -131,7 +131,7 @@ impl<D: Driver> FaultDriver<D> {
         self.switch.clone()
     }
 
-    /// What has been injected so far.
+    /// Everything injected so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.state.tally

@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// One frame from the inner driver; says whether it goes on to the caller now, and as what.
+    /// One frame from the inner driver; says whether it passes to the caller now, and in which form.
     pub(super) fn incoming<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         self.frames_in += 1;
         if self.faults.side == Side::Send {

@@ -20,7 +20,7 @@ const KIND: u8 = 3;
 const VERSION: u8 = 1;
 const BYTES: usize = 24;
 
-/// What an address must be, for messages.
+/// The kind of address, for messages.
 pub(super) const EXPECTED: &str =
     "a shared-memory segment of this host, boot, user and process namespace, in layout 1";
 

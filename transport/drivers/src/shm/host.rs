@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use nix::unistd::geteuid;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What two processes must have in common to share a segment: the running kernel, the names of processes, and the user.
+/// The properties that two processes must share to use a segment: the running kernel, the names of processes, and the
+/// user.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Host(pub(super) u64);
 
@@ -45,7 +46,7 @@ pub fn own_id() -> std::io::Result<u32> {
 impl Host {
     pub(super) fn this() -> std::io::Result<Host> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        // Nobody inside can be asked which namespace is the outer one, but its /proc is of one device.
+        // No process inside can be asked for the outer namespace, but its /proc is of one device.
         let processes =
             if is_apart() { fs::metadata(OUTSIDE)?.dev() } else { fs::metadata("/proc/self/ns/pid")?.ino() };
         let users = fs::metadata("/proc/self/ns/user")?.ino();
@@ -58,7 +59,7 @@ impl Host {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Clock ticks from boot to its start, the low half: it tells apart processes that started within 497 days.
+    /// Clock ticks from boot to its start, the low half: it distinguishes processes that started within 497 days.
     pub(super) start: u32,
 }
 

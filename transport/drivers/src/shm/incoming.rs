@@ -1,5 +1,5 @@
-//! A ring as its receiver sees it. Whatever a sender writes there: every place and length is checked before it is used, what is parsed has
-//! been copied before, and a call ends after one lap.
+//! A ring as its receiver sees it. The sender is not trusted: every place and length is checked before it is used,
+//! bytes are copied before they are parsed, and a call ends after one lap.
 
 use core::sync::atomic::Ordering;
 
@@ -102,7 +102,7 @@ impl Incoming {
         self.map.u64(next + SLOT_LINE_BYTES).load(Ordering::Relaxed);
     }
 
-    /// A new sender: finds out whether its memory can be read, and tells it.
+    /// A new sender: finds out whether its memory can be read, and informs it.
     #[cold]
     fn meet(&mut self, desk: &Desk<'_>) {
         let field = |at| desk.front.u64(entry(self.ring, at)).load(Ordering::Acquire);
@@ -119,7 +119,8 @@ impl Incoming {
         self.map.u32(at).load(Ordering::Relaxed) as usize
     }
 
-    /// Gives the frame in `slot` to `each`; its length. `None`: it was not taken, because its payload is not to be had any more.
+    /// Gives the frame in `slot` to `each`; its length. `None`: it was not taken, because its payload is no longer
+    /// available.
     fn take(
         &self,
         desk: &mut Desk<'_>,
@@ -152,7 +153,7 @@ impl Incoming {
                     Fetch { ring: self, front: desk.front, slot, bytes: payload_bytes, malformed: false };
                 let taken = each(head, Some(&mut fetch));
                 let malformed = fetch.malformed;
-                // Not wanted: nobody will come for it.
+                // Not wanted: it will not be pulled.
                 let state = self.map.u32(slot + SLOT_STATE);
                 let _ = state.compare_exchange(OFFERED, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
                 if malformed { Err(()) } else { Ok(taken.then_some(bytes)) }

@@ -34,7 +34,7 @@ pub(super) const HEADER_RINGS: usize = 12;
 pub(super) const HEADER_SLOTS: usize = 16;
 pub(super) const HEADER_SLOT_BYTES: usize = 20;
 pub(super) const HEADER_AREA_BYTES: usize = 24;
-/// Who owns the segment: process, its start, and which of its segments.
+/// The segment's owner: process, its start, and which of its segments.
 pub(super) const HEADER_PID: usize = 28;
 pub(super) const HEADER_START: usize = 32;
 pub(super) const HEADER_SERIAL: usize = 40;
@@ -47,7 +47,7 @@ pub(super) const HEADER_BARRIER: usize = 52;
 /// Where in the owner's memory its key lies; 0: its memory is not to be read.
 pub(super) const HEADER_KEY_ADDRESS: usize = 56;
 
-/// 1: the receiver sleeps, or is about to; whoever makes it 0 rings.
+/// 1: the receiver sleeps, or is about to; the sender that makes it 0 rings.
 pub(super) const ARMED: usize = 64;
 /// A bit per ring: the receiver looks at it.
 pub(super) const ACTIVE: usize = 72;
@@ -60,11 +60,12 @@ pub(super) const RINGS_MAX: usize = 256;
 
 const TABLE: usize = 4096;
 const ENTRY_BYTES: usize = 128;
-/// Who writes: process and the low half of its start; 0: nobody.
+/// The writer: process and the low half of its start; 0: none.
 pub(super) const ENTRY_OWNER: usize = 0;
 /// Whether the receiver can read the sender's memory: 0 not known, or one of `PULL_*`.
 pub(super) const ENTRY_PULL: usize = 8;
-/// Where in the sender's memory its key lies, and the key: what lies there tells that a process id still means the sender.
+/// Where in the sender's memory its key lies, and the key: if the key lies there, the process id still means the
+/// sender.
 pub(super) const ENTRY_KEY_ADDRESS: usize = 16;
 pub(super) const ENTRY_KEY: usize = 24;
 /// Frames that the receiver has taken; a cache line of its own.
@@ -83,7 +84,7 @@ pub(super) const fn entry(ring: usize, field: usize) -> usize {
 pub(super) const SLOTS: usize = 256;
 /// Four cache lines. An 8-byte message takes two of them.
 pub(super) const SLOT_BYTES: usize = 256;
-/// Bytes of what does not fit slots: four of the longest frames, and four windows of copied payload.
+/// Bytes for frames that do not fit slots: four of the longest frames, and four windows of copied payload.
 pub(super) const AREA_BYTES: usize = 1 << 20;
 /// Where the area begins in a ring.
 pub(super) const AREA: usize = SLOTS * SLOT_BYTES;
@@ -148,7 +149,7 @@ impl SlotWord {
         u64::from(lap(number)) | kind << 32 | u64::from(self.first) << 40 | (self.bytes as u64) << 48
     }
 
-    /// `None`: frame `number` has not been written yet. `Err`: somebody writes nonsense.
+    /// `None`: frame `number` has not been written yet. `Err`: the writer writes nonsense.
     pub(super) fn decode(word: u64, number: u64) -> Option<Result<SlotWord, ()>> {
         if word & 0xffff_ffff != u64::from(lap(number)) {
             return None;

@@ -49,8 +49,8 @@ impl Mapping {
 
     /// The word at `at`.
     pub(super) fn u32(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: inside the mapping and aligned, as was checked; mapped for as long as `self`. Others access it too, in other processes,
-        // which is what atomics are for; here nobody makes a plain reference to it.
+        // SAFETY: inside the mapping and aligned, as was checked; mapped for as long as `self`. Others access it too,
+        // in other processes, hence the atomics; this process makes no plain reference to it.
         unsafe { AtomicU32::from_ptr(self.at(at, 4, 4).cast()) }
     }
 
@@ -60,8 +60,8 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.at(at, 8, 8).cast()) }
     }
 
-    /// Copies out of the mapping. What a peer writes meanwhile may come out mixed, but nothing else can go wrong: bytes have no invalid
-    /// values, and nobody holds a reference to the source.
+    /// Copies out of the mapping. Bytes that a peer writes meanwhile may come out mixed, but nothing else can go wrong:
+    /// bytes have no invalid values, and no reference to the source exists.
     #[inline]
     pub(super) fn read(&self, at: usize, to: &mut [u8]) {
         let from = self.at(at, to.len(), 1);

@@ -1,14 +1,15 @@
 //! Shared memory between the processes of one user on one host.
 //!
-//! Each rail owns a segment (`layout`), its inbox. Whoever sends to it claims a ring there and is that ring's only writer, so no lock is
-//! shared between processes, and one that dies leaves nothing locked. Memory is backed when it is first written to: a peer that never
-//! sends costs nothing at the receiver.
+//! Each rail owns a segment (`layout`), its inbox. A sender claims a ring there and is that ring's only writer, so no
+//! lock is shared between processes, and one that dies leaves nothing locked. Memory is backed when it is first written
+//! to: a peer that never sends costs nothing at the receiver.
 //!
-//! A frame is small (in its slot), long (in the ring's area), or has a payload of its own. That one lies in the area too, or is only *offered*:
-//! the slot says where it is in the sender's memory, and the receiver pulls it from there with one copy (R11). An offer can be ended by
-//! either side at any time. The receiver ends it when it has read, and what it has read counts only if the offer stood until then. The sender
-//! withdraws it (the frame is lost, and comes again), or copies the payload into the area, if the receiver has not come for it within
-//! `SHM_OFFER_PATIENCE`. So neither ever waits for the other.
+//! A frame is small (in its slot), long (in the ring's area), or has a payload of its own. That one lies in the area
+//! too, or is only *offered*: the slot says where it is in the sender's memory, and the receiver pulls it from there
+//! with one copy (R11). An offer can be ended by either side at any time. The receiver ends it when it has read, and
+//! the read bytes count only if the offer stood until then. The sender withdraws it (the frame is lost, and comes
+//! again), or copies the payload into the area, if the receiver has not come for it within `SHM_OFFER_PATIENCE`. So
+//! neither ever waits for the other.
 
 mod address;
 mod barrier;
@@ -87,7 +88,7 @@ pub struct ShmDriver {
     counters: Counters,
     config: ShmConfig,
     inbox: Inbox,
-    /// What receivers read to be sure that they read us; see [`Key`]. Boxed: its address is told to others.
+    /// Receivers read it to verify that they read this process; see [`Key`]. Boxed: peers get its address.
     key: Box<AtomicU64>,
     peers: Peers,
     staging: Staging,
@@ -495,7 +496,7 @@ impl Driver for ShmDriver {
     fn arm(&mut self) -> Result<Armed, DriverError> {
         self.settle();
         if !self.handed.is_empty() {
-            // Only calls end an offer that nobody comes for.
+            // Only calls end an offer that no receiver takes.
             return Ok(Armed::FrameWaiting);
         }
         self.inbox.silence();
@@ -524,9 +525,9 @@ impl Driver for ShmDriver {
 
 impl Drop for ShmDriver {
     fn drop(&mut self) {
-        // Payload is dropped with the staging ring: nobody may use what is read of it from here on.
+        // Payload is dropped with the staging ring: bytes read of it from here on must not be used.
         self.end_offers(None);
-        // From here on nobody believes what is read of our memory.
+        // From here on receivers discard bytes read of our memory.
         self.key.store(0, Ordering::SeqCst);
     }
 }

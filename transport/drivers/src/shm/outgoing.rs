@@ -19,7 +19,7 @@ use crate::staging::Staged;
 /// not known to be free makes the ring touch more memory.
 const LOOK_AFTER: usize = 8;
 
-/// What became of a frame.
+/// The outcome of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// Written, payload and all.
@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Full,
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Offer {
     /// The receiver still has to read it.
@@ -140,7 +140,7 @@ impl Outgoing {
             Some(SlotWord { kind: Kind::Split, first: self.fresh, bytes: head.len() })
         };
         if let Some(word) = word {
-            // Release: whoever sees the word sees the frame.
+            // Release: a reader that sees the word sees the frame.
             self.map.u64(slot).store(word.encode(number), Ordering::Release);
         }
         self.next += 1;
@@ -149,8 +149,8 @@ impl Outgoing {
         outcome
     }
 
-    /// Writes one frame that fits a slot, and tells the receiver. False: it does not fit, there is no room, or the receiver has closed its
-    /// segment; nothing has happened.
+    /// Writes one frame that fits a slot, and notifies the receiver. False: it does not fit, there is no room, or the
+    /// receiver has closed its segment; nothing has happened.
     pub(super) fn write_short(&mut self, frame: &[u8]) -> bool {
         let room = self.next - self.taken < SLOTS as u64 || self.look_for_room();
         if frame.len() > INLINE_BYTES_MAX || self.fresh || self.written || !room || self.outbox.is_closed() {
@@ -171,7 +171,7 @@ impl Outgoing {
         self.map.write(slot + SLOT_BODY + head.len(), payload);
         self.map.write(slot + SLOT_BODY, beside_word);
         let word = SlotWord { kind: Kind::Inline, first, bytes: head.len() + payload.len() };
-        // Release: whoever sees the word sees the frame.
+        // Release: a reader that sees the word sees the frame.
         self.map.u64(slot).store(word.encode(self.next), Ordering::Release);
     }
 
@@ -179,7 +179,7 @@ impl Outgoing {
         self.map.u32(at).store(u32::try_from(value).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Tells the receiver of what was written since the last call. False: it has closed its segment.
+    /// Notifies the receiver of frames written since the last call. False: it has closed its segment.
     pub(super) fn announce(&mut self) -> bool {
         if core::mem::take(&mut self.written) {
             self.outbox.announce(self.ring);
@@ -226,9 +226,9 @@ impl Outgoing {
         !is_alive(self.outbox.owner().short())
     }
 
-    /// What has become of the payload of frame `number`.
+    /// The outcome of the payload of frame `number`.
     pub(super) fn offer(&self, number: u64) -> Offer {
-        // Acquire: whoever took it had read it before.
+        // Acquire: the receiver had read it before it took it.
         match self.map.u32(slot_at(number) + SLOT_STATE).load(Ordering::Acquire) {
             OFFERED => Offer::Open,
             WITHDRAWN => Offer::Lost,
@@ -236,14 +236,14 @@ impl Outgoing {
         }
     }
 
-    /// Takes an offer back. From here on nobody will use what is read at the payload's address.
+    /// Takes an offer back. From here on no receiver will use bytes read at the payload's address.
     pub(super) fn withdraw(&self, number: u64) -> Offer {
         self.end_offer(number, WITHDRAWN)
     }
 
     /// Puts the payload of an offer into the area, so that it is not needed any more.
     pub(super) fn copy_offer(&mut self, number: u64, payload: &[u8]) -> Offer {
-        // Frames behind it may already lie in the area, so it is free no sooner than what they have.
+        // Frames behind it may already lie in the area, so it is freed no sooner than theirs.
         let Some(place) = self.allocate(payload.len(), self.next) else { return self.withdraw(number) };
         self.map.write(AREA + place, payload);
         self.set(slot_at(number) + SLOT_PLACE, place);
@@ -265,12 +265,12 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         let owner = self.outbox.front.u64(entry(self.ring, ENTRY_OWNER));
-        // If it is not ours any more, somebody took us for dead, and it is theirs.
+        // If it is not ours any more, another process took us for dead and owns it.
         let _ = owner.compare_exchange(self.sender.process.short(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// A ring that nobody owns, or whose owner is dead; now ours.
+/// A ring without an owner, or whose owner is dead; now ours.
 fn claim(front: &Mapping, owner: u64) -> Option<usize> {
     let take = |ring: usize, from: u64| {
         let word = front.u64(entry(ring, ENTRY_OWNER));
@@ -303,7 +303,7 @@ impl Area {
     fn allocate(&mut self, bytes: usize, free_at: u64) -> Option<usize> {
         let bytes = bytes.next_multiple_of(64);
         let Some((oldest, _)) = self.given.front() else {
-            // From the start: what is used often stays in the caches, and what is not needed is never backed by memory.
+            // From the start: often used memory stays in the caches, and unused memory is never backed.
             self.next = 0;
             return self.give(0, bytes, AREA_BYTES, free_at);
         };

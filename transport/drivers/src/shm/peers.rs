@@ -26,7 +26,7 @@ pub(super) struct Peers {
     host: Host,
     sender: Sender,
     table: Addresses<RawAddress, Peer>,
-    /// Whom nothing can be sent to; not told yet.
+    /// Unreachable peers, not reported yet.
     pub(super) lost: VecDeque<AddressId>,
 }
 
@@ -37,7 +37,7 @@ struct Peer {
     gone: bool,
     /// Frames in a row that found no room.
     full: u32,
-    /// That it cannot be reached has been told.
+    /// Its loss has been reported.
     told: bool,
     /// What is read to be sure that it is the peer; `None`: its memory cannot be read.
     key: Option<Key>,
@@ -61,7 +61,7 @@ impl Peers {
                 key = outbox.key_address().map(|at| Key { address: at, value: Key::value_of(address) });
                 true
             }
-            // Who is not there now is never there again: its frames are lost.
+            // A missing process never comes back: its frames are lost.
             Err(Refused::Gone | Refused::Full) => false,
             Err(Refused::Foreign) => return Err(unusable),
             Err(Refused::Forbidden(errno)) => {
@@ -116,7 +116,7 @@ impl Peers {
         None
     }
 
-    /// Writes one frame and tells its peer. False: nothing was written.
+    /// Writes one frame and notifies its peer. False: nothing was written.
     pub(super) fn write_short(&mut self, to: AddressId, frame: &[u8]) -> bool {
         let Some(ring) = self.ring(to) else { return false };
         ring.write_short(frame)
@@ -132,7 +132,7 @@ impl Peers {
         read
     }
 
-    /// Tells a peer of its frames. False: it has gone, and its ring should be parted from.
+    /// Notifies a peer of its frames. False: it has gone, and its ring should be parted from.
     pub(super) fn announce(&mut self, id: AddressId) -> bool {
         let Some(peer) = self.get(id) else { return true };
         let Some(ring) = &mut peer.ring else { return true };

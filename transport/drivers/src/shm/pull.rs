@@ -7,8 +7,8 @@ use nix::unistd::Pid;
 use transport::RawAddress;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A sender's key: where it lies in its memory, and what it is. Read along with every payload, because a process id alone may have passed to
-/// another process meanwhile.
+/// A sender's key: its address in its memory, and its value. Read along with every payload, because a process id alone
+/// may have passed to another process meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Key {
     pub(super) address: u64,
@@ -39,8 +39,8 @@ pub(super) fn pull(pid: u32, key: Key, address: u64, to: &mut [u8]) -> bool {
     read == Ok(bytes + 8) && found == expected
 }
 
-/// Yama's `ptrace_scope` 1 lets only descendants be read, unless the process says otherwise. Whoever may already open our segment is
-/// the same user, and may then read our memory too, as on a system without Yama.
+/// Yama's `ptrace_scope` 1 lets only descendants be read, unless the process says otherwise. A process that may open
+/// our segment is of the same user, and may then read our memory too, as on a system without Yama.
 pub(super) fn permit() {
     // SAFETY: takes two numbers. A kernel without Yama answers EINVAL, and needs no permission.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };

@@ -1,8 +1,9 @@
 //! Making a segment, and finding another process's.
 //!
-//! A segment has no name: it is a memfd, which others open through `/proc/PID/fd`. So it ends with the last process that uses it, whatever
-//! kills them, it cannot collide with a name, it does not depend on the size of `/dev/shm`, and it can be sealed: nobody can shrink it
-//! under the others. The kernel lets only processes of the same user open it. The bell, an anonymous pipe, is found the same way.
+//! A segment has no name: it is a memfd, which others open through `/proc/PID/fd`. So it ends with the last process
+//! that uses it, whatever kills them, it cannot collide with a name, it does not depend on the size of `/dev/shm`, and
+//! it can be sealed: no process can shrink it under the others. The kernel lets only processes of the same user open
+//! it. The bell, an anonymous pipe, is found the same way.
 
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::fs::{File, OpenOptions};
@@ -105,7 +106,7 @@ impl Inbox {
         Mapping::new(self.file.as_fd(), ring_at(ring), RING_BYTES)
     }
 
-    /// Readable after somebody has rung.
+    /// Readable after a sender has rung.
     pub(super) fn bell(&self) -> &File {
         &self.bell.0
     }
@@ -117,7 +118,7 @@ impl Inbox {
     /// Takes back what was rung.
     pub(super) fn silence(&self) {
         let mut rung = [0; 64];
-        // Nothing to read: nobody has rung.
+        // Nothing to read: no sender has rung.
         let _ = (&self.bell.0).read(&mut rung);
     }
 
@@ -222,7 +223,7 @@ impl Outbox {
         self.owner
     }
 
-    /// Tells the owner of frames in ring `ring` that have been written: makes sure that it looks there, and wakes it if it sleeps.
+    /// Notifies the owner of written frames in ring `ring`: makes sure that it looks there, and wakes it if it sleeps.
     pub(super) fn announce(&mut self, ring: usize) {
         // The owner does the same the other way round: it says that it stops looking, or sleeps, and then looks once more. Either it
         // sees the frames, or we see what it said.
@@ -247,7 +248,7 @@ impl Outbox {
         if self.bell.is_none() {
             let descriptor = self.front.u32(HEADER_BELL).load(Ordering::Relaxed);
             let path = format!("{}/{}/fd/{descriptor}", processes(), self.owner.pid);
-            // For reading too: then writing never raises SIGPIPE, whoever has died.
+            // For reading too: then writing never raises SIGPIPE, even if the peer has died.
             self.bell = open(&path, libc::O_CLOEXEC | libc::O_NONBLOCK)
                 .ok()
                 .filter(|file| file.metadata().is_ok_and(|facts| facts.file_type().is_fifo()));
@@ -300,7 +301,7 @@ mod tests {
         let outbox = Outbox::open(&place).expect("still open");
         drop(inbox);
         assert!(outbox.is_closed());
-        // Which reason depends on what else in this process has been given the descriptor since.
+        // Which reason depends on the later use of the descriptor in this process.
         assert!(refused(place).is_some());
     }
 

@@ -1,4 +1,4 @@
-//! What only somebody inside can do: writing nonsense, and owning what dead processes left.
+//! Faults that only a process inside can cause: writing nonsense, and taking over rings of dead processes.
 
 use core::sync::atomic::Ordering;
 
@@ -78,7 +78,7 @@ fn a_ring_full_of_nonsense_ends_a_call_after_one_lap() {
     }
     assert_eq!(b.receive(1, &mut |_| panic!("nobody meant a frame")), Ok(0));
     assert_eq!(b.counters().lost_malformed, SLOTS as u64);
-    // Bits of rings that nobody has claimed cost a mapping each, and no more.
+    // Bits of unclaimed rings cost a mapping each, and no more.
     outbox.front.u64(ACTIVE + 8).store(u64::MAX, Ordering::SeqCst);
     assert_eq!(b.receive(1, &mut |_| ()), Ok(0));
 }
@@ -103,7 +103,7 @@ fn a_receiver_that_writes_nonsense_loses_its_own_frames_only() {
         c.receive(1, &mut |frame| came = frame.to_vec()).expect("a live rail");
         assert_eq!(came, round.to_le_bytes());
         if round % 100 == 0 {
-            // A new claim starts from what the receiver says it has taken.
+            // A new claim starts from the receiver's count of taken frames.
             a.forget(to);
             assert_eq!(a.resolve(&b.local_address()).map(|_| ()), Ok(()));
         }
@@ -141,7 +141,7 @@ fn a_new_sender_goes_on_behind_what_the_last_one_left() {
         let to = a.resolve(&b.local_address()).expect("this host");
         for part in 0..30u8 {
             a.lease().expect("room")[..1000].fill(sender ^ part);
-            // What does not fit a slot has to wait until what the last sender left has been taken.
+            // Data that does not fit a slot has to wait until what the last sender left has been taken.
             let long = part % 2 == 1 && sender % 5 == 0;
             a.commit(to, if long { 1000 } else { 100 }, Payload::EMPTY);
         }

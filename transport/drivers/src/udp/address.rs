@@ -9,9 +9,9 @@
 //! | 6 | 4 or 16 | IP address, in network order: 10 bytes in all are of IPv4, 26 of IPv6 |
 //! | 22 | 4 | IPv6 only: scope id on the owner's host, little-endian |
 //!
-//! Short, because an address of libfabric has 64 bytes for those of all rails.
-//! An IPv4 address mapped into IPv6 is written as IPv4. The owner tells its MTU because nobody else does: what its interface finds too long is dropped without a
-//! word to who has sent it.
+//! Short, because an address of libfabric has 64 bytes for those of all rails. An IPv4 address mapped into IPv6 is
+//! written as IPv4. The owner sends its MTU because there is no other source: its interface drops longer frames without
+//! any notice to the sender.
 
 use core::fmt;
 use core::str::FromStr;

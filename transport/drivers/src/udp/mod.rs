@@ -6,7 +6,7 @@
 //!
 //! * [`address`]: how a socket address is written as a [`RawAddress`];
 //! * `socket`: opening and tuning sockets, path MTU;
-//! * `peers`: the table of addresses, and who has a connected socket;
+//! * `peers`: the table of addresses, and the peers with a connected socket;
 //! * `transmit`: merging staged frames into as few system calls as possible;
 //! * `receive`: bursts, and taking coalesced datagrams apart;
 //! * `sys`: the system calls that need `unsafe`.
@@ -154,7 +154,7 @@ impl UdpDriver {
         (self.segment, self.incoming.coalesces())
     }
 
-    /// The path's limit has turned out to be lower: keeps it, and tells the owner.
+    /// The path's limit has turned out to be lower: keeps it, and reports it to the owner.
     fn shrink_path(&mut self, to: AddressId, frame_bytes: usize) {
         let frame_bytes_max = self.peers.shrink(to, frame_bytes);
         if self.notices.len() == NOTICES_MAX {

@@ -16,7 +16,7 @@ use crate::limits::{CONNECTED_MAX, DATAGRAM_BYTES_SAFE, PROMOTE_SENDS};
 pub(super) struct Peer {
     /// For sending through the receive socket.
     pub(super) name: SockAddr,
-    /// The shorter of what the way takes and its own interface.
+    /// The shorter limit of the route and its own interface.
     pub(super) path: Path,
     /// Bytes of the longest frame that the way takes, as the kernel says.
     way_bytes_max: usize,
@@ -87,7 +87,7 @@ impl Peers {
         let mtu = UdpAddress::mtu_in(raw);
         let taken_bytes_max = mtu.map_or(usize::MAX, |mtu| socket::frame_bytes_in(mtu, address));
         if let Some(known) = self.table.id(&address) {
-            // Who was known by its place alone has told more by now.
+            // A peer known by its place alone has given more by now.
             if let Some(peer) = self.table.get_mut(known).filter(|_| mtu.is_some()) {
                 peer.taken_bytes_max = taken_bytes_max;
                 peer.settle();
@@ -151,7 +151,7 @@ impl Peers {
         let mut path = socket::path(&socket::open_connected(self.own, peer).ok()?, peer);
         path.frame_bytes_max = path.frame_bytes_max.min(self.frame_bytes_max);
         if !path.on_host {
-            // Our own source address is fixed; what the kernel would choose tells whether the peer's is on this host too.
+            // Our own source address is fixed; the kernel's choice shows whether the peer's is on this host too.
             let unbound = with_ip(peer, unspecified(peer));
             path.on_host =
                 socket::open_connected(unbound, peer).is_ok_and(|socket| socket::path(&socket, peer).on_host);
@@ -233,8 +233,8 @@ impl Peers {
     pub(super) fn shrink(&mut self, id: AddressId, frame_bytes: usize) -> usize {
         let Some(address) = self.table.address(id) else { return 0 };
         let asked = self.examine(address).map_or(DATAGRAM_BYTES_SAFE, |path| path.frame_bytes_max);
-        // The kernel may know a limit that already excludes the frame; otherwise step down to what every path takes, and
-        // below that byte by byte, so that a path never claims a length that was just refused.
+        // The kernel may know a limit that already excludes the frame; otherwise step down to the length that every
+        // path takes, and below that byte by byte, so that a path never claims a length that was just refused.
         let below = if frame_bytes > DATAGRAM_BYTES_SAFE {
             DATAGRAM_BYTES_SAFE
         } else {

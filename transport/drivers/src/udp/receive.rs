@@ -22,7 +22,7 @@ const ALIKE: usize = 4;
 /// Single datagrams in a row, after which coalescing does not pay any more.
 const LONELY: u8 = 16;
 
-/// Successful receives between two looks at what the kernel has dropped; a rail that is about to sleep looks too.
+/// Successful receives between two looks at the kernel's count of drops; a rail that is about to sleep looks too.
 const OVERFLOW_CALLS: u64 = 4096;
 
 /// Whether the kernel coalesces datagrams for us.
@@ -267,8 +267,8 @@ impl Incoming {
         }
     }
 
-    /// Called when the queue has just been found empty: with the option, the kernel forgets the frame size of what waits. What came
-    /// since may have been coalesced, cannot be taken apart any more, and is lost.
+    /// Called when the queue has just been found empty: with the option, the kernel forgets the frame size of waiting
+    /// datagrams. Datagrams that arrived since may have been coalesced, cannot be split any more, and are lost.
     fn stop_coalescing(&mut self, fd: BorrowedFd<'_>, counters: &mut Counters) {
         self.lonely = 0;
         if !socket::coalesce(fd, false) {
@@ -312,7 +312,7 @@ fn nothing_received(errno: Errno) -> Result<(), DriverError> {
             Err(DriverError::RailDead { operation: Operation::Receive, errno })
         }
         libc::ENOMEM | libc::ENOBUFS => Err(DriverError::Transient { operation: Operation::Receive, errno }),
-        // EAGAIN, EINTR, and what ICMP said about an earlier datagram of ours.
+        // EAGAIN, EINTR, and ICMP errors of our earlier datagrams.
         _ => Ok(()),
     }
 }

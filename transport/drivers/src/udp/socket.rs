@@ -130,7 +130,7 @@ pub(super) fn frame_bytes_in(mtu: usize, peer: SocketAddr) -> usize {
     mtu.saturating_sub(header).min(DATAGRAM_BYTES_MAX)
 }
 
-/// What the kernel knows about the way to `peer`, over a socket connected to it.
+/// The kernel's facts about the way to `peer`, over a socket connected to it.
 pub(super) fn path(socket: &Socket, peer: SocketAddr) -> Path {
     // The kernel sends from the very address that it sends to only if that address is its own.
     let source = socket.local_addr().ok().and_then(|address| address.as_socket());

@@ -149,7 +149,7 @@ fn header(message: &Message<'_>, parts: &mut [libc::iovec], control: &mut Contro
     header
 }
 
-/// What arrived in one receive buffer.
+/// The datagrams in one receive buffer.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Datagram {
     pub(super) bytes: usize,
@@ -259,8 +259,9 @@ fn receive_one(fd: BorrowedFd<'_>, buffer: &mut [u8], datagram: &mut Datagram) -
 fn describe(header: &libc::msghdr, bytes: usize) -> Datagram {
     let mut datagram =
         Datagram { bytes, truncated: header.msg_flags & libc::MSG_TRUNC != 0, ..Datagram::default() };
-    // SAFETY: the kernel has set `msg_controllen` to what it wrote into the control block, and `CMSG_FIRSTHDR`/`CMSG_NXTHDR`
-    // give only headers inside it. Each value is read only if the header's length covers it.
+    // SAFETY: the kernel has set `msg_controllen` to the bytes that it wrote into the control block, and
+    // `CMSG_FIRSTHDR`/`CMSG_NXTHDR` give only headers inside it. Each value is read only if the header's length covers
+    // it.
     unsafe {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(control) = next.as_ref() {

@@ -87,8 +87,8 @@ impl UdpDriver {
         Ok(usize::try_from(self.counters.frames_sent - before).unwrap_or(usize::MAX))
     }
 
-    /// The fast path for what a ping-pong sends: one small frame to a peer with a socket of its own. False: nothing was sent, and
-    /// the slow path finds out what to do.
+    /// The fast path of a ping-pong: one small frame to a peer with a socket of its own. False: nothing was sent, and
+    /// the slow path decides.
     fn flush_only_frame(&mut self) -> bool {
         if self.staging.len() != 1 {
             return false;
@@ -220,7 +220,7 @@ impl UdpDriver {
         self.staging.complete(frames);
     }
 
-    /// The first run of the chain was not taken: decides whether it is lost, or goes again in another form.
+    /// The first run of the chain was not taken: decides whether it is lost, or is retried in another form.
     fn run_failed(&mut self, errno: Errno, way: Way) -> Result<Next, DriverError> {
         let Some(run) = self.scratch.runs.first().copied() else { return Ok(Next::Continue) };
         match errno.0 {
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_the_path_refuses_shrinks_the_path() {
-        // TEST-NET-3 (RFC 5737): routed by the default route, if there is one, to nobody.
+        // TEST-NET-3 (RFC 5737): routed by the default route, if there is one, but to no host.
         let far = SocketAddr::from((Ipv4Addr::new(203, 0, 113, 1), 9));
         let unbound = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         let path = socket::open_connected(unbound, far).map(|socket| socket::path(&socket, far));

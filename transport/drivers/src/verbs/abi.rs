@@ -1,9 +1,10 @@
-//! What libibverbs.so.1 gives and takes, as far as it is used here, from rdma-core's `infiniband/verbs.h`. The layouts are those of the library's
-//! version 1.1, which later ones keep; the sizes below were printed by a C program with that header, on x86-64.
+//! The interface of libibverbs.so.1, as far as it is used here, from rdma-core's `infiniband/verbs.h`. The layouts are
+//! those of the library's version 1.1, which later ones keep; the sizes below were printed by a C program with that
+//! header, on x86-64.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Bytes of a global route header, or of what takes its place, in front of every received datagram.
+/// Bytes of a global route header, or of its replacement, in front of every received datagram.
 pub(super) const GRH_BYTES: usize = 40;
 
 pub(super) type Gid = [u8; 16];

@@ -28,7 +28,7 @@ const NEEDS_ROUTE: u8 = 0x80;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VerbsAddress {
     pub(super) mtu: u8,
-    /// A port of InfiniBand that shares its LID with others: the route tells them apart.
+    /// A port of InfiniBand that shares its LID with others: the route distinguishes them.
     pub(super) needs_route: bool,
     pub(super) lid: u16,
     pub(super) number: u32,

@@ -25,15 +25,15 @@ pub(super) struct Device {
     pub(super) gid: Gid,
     /// 0 over Ethernet.
     pub(super) lid: u16,
-    /// Every address handle has a route: over Ethernet nothing else tells where it leads, and some ports of InfiniBand, which share their LID with
-    /// others, take no other.
+    /// Every address handle has a route: over Ethernet nothing else gives the destination, and some ports of
+    /// InfiniBand, which share their LID with others, take no other.
     pub(super) needs_route: bool,
     /// As the address has it.
     pub(super) mtu: u8,
     /// What one queue of it holds.
     pub(super) requests_max: usize,
     pub(super) completions_max: usize,
-    /// Over Ethernet, what the network interface is called on which the GID is.
+    /// Over Ethernet, the name of the network interface that has the GID.
     pub(super) interface: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl Device {
         })
     }
 
-    /// Tells of events; of completions, the channel does.
+    /// Readable when the device has events; completions are reported by the channel.
     pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: an open device.
         let fd = unsafe { (*self.context.at()).event_fd };
@@ -99,7 +99,7 @@ impl Device {
         unsafe { (*self.context.at()).command_fd }
     }
 
-    /// Takes the events that have come. The error is what ends the rail.
+    /// Takes the events that have come. The error ends the rail.
     pub(super) fn take_events(&self) -> Result<(), Errno> {
         let mut may_have_changed = false;
         loop {
@@ -117,7 +117,7 @@ impl Device {
                 abi::COMPLETION_QUEUE_ERROR..=abi::QUEUE_PAIR_ACCESS_ERROR | abi::DEVICE_FATAL => {
                     return Err(Errno(libc::EIO));
                 }
-                // Of ports, LIDs, GIDs, and what later versions have: looked up.
+                // Changes of ports, LIDs, GIDs, and events of later versions: looked up.
                 _ => may_have_changed = true,
             }
         }
@@ -217,7 +217,7 @@ fn query_gid(library: &Library, context: &Made<abi::Context>, port: u8, index: u
     (failed == 0 && gid.0 != [0; 16]).then_some(gid.0)
 }
 
-/// What the kernel says of a GID: `RoCE v2`, `IB/RoCE v1`.
+/// The kernel's facts about a GID: `RoCE v2`, `IB/RoCE v1`.
 fn gid_kind(device: &str, port: u8, index: u8) -> String {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     std::fs::read_to_string(path).unwrap_or_default()
@@ -248,8 +248,8 @@ pub(crate) fn device_at(address: IpAddr) -> Option<String> {
     devices.into_iter().next()
 }
 
-/// How far a GID reaches. Over Ethernet: version 2 (in UDP) can be routed, and IPv4 is what most networks route; link-local ones end at the first
-/// router. Over InfiniBand the first one always is the port's own.
+/// How far a GID reaches. Over Ethernet: version 2 (in UDP) can be routed, and most networks route IPv4; link-local
+/// ones end at the first router. Over InfiniBand the first one always is the port's own.
 fn worth(gid: Gid, is_ethernet: bool, kind: &str) -> c_uint {
     if !is_ethernet {
         return 0;

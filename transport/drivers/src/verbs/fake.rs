@@ -1,5 +1,5 @@
-//! A libibverbs of our own, with one device in this process, that does what no device here can be made to do: take a part of a chain, fail, be slow to complete.
-//! Frames go from queue pair to queue pair by their numbers and keys.
+//! A libibverbs of our own, with one device in this process, that can be made to fail as no real device can: take a
+//! part of a chain, fail, be slow to complete. Frames go from queue pair to queue pair by their numbers and keys.
 
 mod port;
 
@@ -41,7 +41,7 @@ pub(super) struct Refusal {
     pub(super) errno: c_int,
 }
 
-/// Faults of the device, and what it has seen.
+/// Faults of the device, and its observations.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) port: Port,
@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) living: usize,
     /// Events that were taken and not acknowledged.
     pub(super) unacknowledged: usize,
-    /// By the descriptor that tells of them, events of each opened device.
+    /// By their descriptor, the events of each opened device.
     events: BTreeMap<c_int, VecDeque<c_uint>>,
     /// Requests of a chain that it takes before it says ENOMEM, once.
     pub(super) takes: Option<usize>,
@@ -87,7 +87,7 @@ struct Pair {
     received: usize,
     receives_max: usize,
     posted: VecDeque<(u64, u64, u32)>,
-    /// Requests that have not completed, each with whether it is to be told.
+    /// Requests that have not completed, each with whether its completion is to be reported.
     sending: VecDeque<(u64, bool, c_uint)>,
 }
 
@@ -116,7 +116,7 @@ impl Fake {
         state(f)
     }
 
-    /// The device tells of an event, to everybody who has opened it.
+    /// The device reports an event to all processes that have opened it.
     pub(super) fn tell(&self, kind: c_uint) {
         self.with(|state| {
             for (fd, events) in &mut state.events {
@@ -146,7 +146,7 @@ fn state<T>(f: impl FnOnce(&mut State) -> T) -> T {
 
 fn tell(queue: usize, done: abi::Completion) {
     let queue = queue as *const Completions;
-    // SAFETY: queues outlive their pairs, which are what names them.
+    // SAFETY: queues outlive the pairs that name them.
     let queue = unsafe { &*queue };
     queue.done.lock().unwrap_or_else(PoisonError::into_inner).push_back(done);
 }
@@ -157,8 +157,8 @@ impl State {
             return;
         }
         let Some(pair) = self.pairs.get_mut(&number) else { return };
-        while let Some((id, is_told, status)) = pair.sending.pop_front() {
-            if is_told || status != abi::SUCCESS {
+        while let Some((id, is_signalled, status)) = pair.sending.pop_front() {
+            if is_signalled || status != abi::SUCCESS {
                 tell(pair.sent, abi::Completion { id, status, ..Default::default() });
             }
         }
@@ -234,7 +234,7 @@ fn made<T>(object: T) -> *mut T {
 }
 
 /// # Safety
-/// What `made` gave, and nobody uses any more.
+/// Takes back a result of `made` that is not used any more.
 unsafe fn ended<T>(object: *mut T) -> T {
     state(|state| state.living -= 1);
     // SAFETY: the caller's promise.
@@ -271,7 +271,7 @@ fn descriptor() -> c_int {
 }
 
 fn close(fd: c_int) {
-    // SAFETY: made above, and nobody else's.
+    // SAFETY: made above, without another owner.
     unsafe { libc::close(fd) };
 }
 
@@ -607,8 +607,8 @@ unsafe extern "C" fn post_send(
             let pair = state.pairs.get_mut(&number).expect("made above");
             let status = failed.unwrap_or(if pair.has_failed { FLUSHED } else { abi::SUCCESS });
             pair.has_failed |= failed.is_some();
-            let is_told = request.flags & abi::SIGNALLED != 0;
-            pair.sending.push_back((request.id, is_told, status));
+            let is_signalled = request.flags & abi::SIGNALLED != 0;
+            pair.sending.push_back((request.id, is_signalled, status));
             if status == abi::SUCCESS {
                 // SAFETY: the caller's bytes, which stay until the completion.
                 let bytes =

@@ -1,4 +1,4 @@
-//! libibverbs, opened where it is found, and what it makes.
+//! libibverbs, opened where it is found, and its objects.
 
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::ptr::NonNull;
@@ -96,7 +96,7 @@ pub(super) struct Made<T> {
     end: unsafe extern "C" fn(*mut T) -> c_int,
 }
 
-// SAFETY: libibverbs can be called from any thread, and whoever holds the object alone calls for it.
+// SAFETY: libibverbs can be called from any thread, and only the owner of the object calls for it.
 unsafe impl<T> Send for Made<T> {}
 
 impl<T> Made<T> {

@@ -4,7 +4,7 @@
 //!
 //! * `abi`: what libibverbs gives and takes;
 //! * `library`: opening it, and objects that it makes;
-//! * `device`: a port of a device, its GID, and what happens to them;
+//! * `device`: a port of a device, its GID, and their events;
 //! * `frames`: the memory of frames;
 //! * `queue`: the queue pair and its completions;
 //! * `ways`: Ethernet addresses of peers over RoCE;
@@ -76,7 +76,7 @@ impl VerbsConfig {
 
 struct Peer {
     address: VerbsAddress,
-    /// `None`: its neighbour is not known, and what is sent to it is lost.
+    /// `None`: its neighbour is not known, and frames to it are lost.
     handle: Option<Handle>,
     /// The way that the handle leads, as it was when `looks` was [`VerbsDriver::changes`].
     way: Way,
@@ -131,13 +131,13 @@ pub struct VerbsDriver {
     found: Vec<Done>,
     /// Slots that go back to the device, while they do.
     emptied: Vec<u32>,
-    /// The channel was asked to tell of the next frame, and has not been seen to.
+    /// The channel was asked to report the next frame, and has not done so yet.
     armed: bool,
     /// Calls of `receive` until the next look at the device's events.
     look_in: u32,
     /// Errors of the pair since that instant, which is not longer ago than the window for them.
     restarts: (u32, Instant),
-    /// What ended the rail where no error could be told.
+    /// The error that ended the rail in a call that returns none.
     failed: Option<DriverError>,
 }
 
@@ -269,9 +269,10 @@ impl VerbsDriver {
         }
     }
 
-    /// Whether requests are with the device of whose end nothing will tell: it took only a part of their chain, and everything else has completed.
-    fn is_untold(&self) -> bool {
-        self.sent_below < self.queue.next_send && self.sent_below >= self.queue.told_below
+    /// Whether the device has requests whose completion will not be reported: it took only a part of their chain, and
+    /// all others have completed.
+    fn is_unreported(&self) -> bool {
+        self.sent_below < self.queue.next_send && self.sent_below >= self.queue.reported_below
     }
 
     /// The pair has met an error, such as a peer to which there is no way any more, and does nothing since. It goes on under the same number,
@@ -299,7 +300,7 @@ impl VerbsDriver {
             self.free.push(frame.slot);
         }
         self.retired.clear();
-        // What it had been asked to tell of is gone with the rest.
+        // Requested notifications are gone with the rest.
         self.armed = false;
         Ok(())
     }
@@ -399,7 +400,8 @@ impl Driver for VerbsDriver {
         if address.is_ethernet() != self.own.is_ethernet() {
             return Err(other_kind);
         }
-        // The way there begins with the LID of a router, which only the subnet's manager knows. The peer's own LID may be somebody else's here.
+        // The way there begins with the LID of a router, which only the subnet's manager knows. The peer's own LID may
+        // belong to another port here.
         if !address.is_ethernet() && address.subnet() != self.own.subnet() {
             return Err(unusable("the address of a queue pair in the InfiniBand subnet of this port"));
         }
@@ -542,8 +544,8 @@ impl Driver for VerbsDriver {
                 // Full, and the rest stays staged.
                 Err(Errno(libc::ENOMEM | libc::EAGAIN)) => {
                     self.counters.blocked += 1;
-                    if taken == 0 && self.is_untold() {
-                        self.restart(WorkError::UNTOLD)?;
+                    if taken == 0 && self.is_unreported() {
+                        self.restart(WorkError::UNREPORTED)?;
                         continue;
                     }
                     break;
@@ -610,8 +612,8 @@ impl Driver for VerbsDriver {
         self.counters.lost_drained += self.staged.len() as u64;
         self.free.extend(self.staged.drain(..).map(|frame| frame.slot));
         self.collect()?;
-        if self.is_untold() {
-            self.restart(WorkError::UNTOLD)?;
+        if self.is_unreported() {
+            self.restart(WorkError::UNREPORTED)?;
         }
         Ok(if self.sent_below == self.queue.next_send { Poll::Ready(()) } else { Poll::Pending })
     }
@@ -626,7 +628,7 @@ impl Driver for VerbsDriver {
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {
-        // What the descriptor will tell of may be the device's.
+        // The descriptor's next event may be the device's.
         self.look_in = 0;
         if self.armed && self.queue.take_wake() {
             self.armed = false;
@@ -635,7 +637,7 @@ impl Driver for VerbsDriver {
             self.queue.request_wake().map_err(dead(Operation::Wait))?;
             self.armed = true;
         }
-        // What came before the channel was asked, it does not tell of.
+        // The channel does not report frames that came before it was asked.
         if self.came.is_empty() {
             self.take_in(VERBS_COMPLETIONS)?;
         }
@@ -663,7 +665,8 @@ fn dead(operation: Operation) -> impl Fn(Errno) -> DriverError {
     move |errno| DriverError::RailDead { operation, errno }
 }
 
-/// A key that no earlier pair of this number had, so that what was meant for that one is dropped. The highest bit would name the sender's own.
+/// A key that no earlier pair of this number had, so that frames for that one are dropped. The highest bit would name
+/// the sender's own.
 fn random_key() -> Result<u32, Errno> {
     let mut key = [0u8; 4];
     // SAFETY: writable for its length.

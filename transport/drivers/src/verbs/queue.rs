@@ -1,7 +1,7 @@
-//! A queue pair for unreliable datagrams with its completion queues, its memory, and what wakes a sleeper.
+//! A queue pair for unreliable datagrams with its completion queues, its memory, and the channel that wakes a sleeper.
 //!
-//! Requests of each direction complete in the order of their posting. Those for sending are numbered; only the last of a chain asks to be told,
-//! which tells of all before it.
+//! Requests of each direction complete in the order of their posting. Those for sending are numbered; only the last of
+//! a chain requests a completion, which covers all before it.
 
 use core::ffi::{c_int, c_uint};
 use core::ops::Range;
@@ -47,8 +47,8 @@ pub(super) struct Done {
 pub(super) struct WorkError(pub(super) c_uint);
 
 impl WorkError {
-    /// None of the device's: nothing would ever tell of a request's end.
-    pub(super) const UNTOLD: WorkError = WorkError(c_uint::MAX);
+    /// None of the device's: a request's end would never be reported.
+    pub(super) const UNREPORTED: WorkError = WorkError(c_uint::MAX);
 }
 
 /// The fields are dropped in order: each was made of those after it.
@@ -70,8 +70,8 @@ pub(super) struct Queue {
     inline_bytes: usize,
     /// Number of the next request for sending.
     pub(super) next_send: u64,
-    /// Of every request for sending with a lower number the device tells when it has completed.
-    pub(super) told_below: u64,
+    /// The device reports the completion of every request for sending with a lower number.
+    pub(super) reported_below: u64,
 }
 
 /// The inline functions of the device's library.
@@ -125,7 +125,7 @@ impl Queue {
         let domain = domain.map_err(making)?;
         let (frames, region) = register(library, &domain, receives + sends, 128 << device.mtu)
             .map_err(|errno| (Operation::RegisterFrames, errno))?;
-        // SAFETY: an open device; dropped after the queue that tells of its frames there.
+        // SAFETY: an open device; dropped after the queue that reports its frames there.
         let channel = unsafe { Made::new((library.create_channel)(context), library.destroy_channel) };
         let channel = channel.map_err(making)?;
         let entries = |count: usize| c_int::try_from(count).unwrap_or(c_int::MAX);
@@ -190,7 +190,7 @@ impl Queue {
             send_slots: count(sends),
             inline_bytes: inline_bytes.min(granted as usize),
             next_send: 0,
-            told_below: 0,
+            reported_below: 0,
         };
         dont_block(queue.wake_fd()).map_err(making)?;
         queue.keep_from_children();
@@ -230,8 +230,8 @@ impl Queue {
         checked(unsafe { (self.device.library.modify_pair)(self.pair.at(), &raw mut to, what) })
     }
 
-    /// Begins anew after an error, as the same pair: nothing is posted then but every slot for receiving. What had come and was not taken
-    /// is lost; how many frames that were, as far as the device has told.
+    /// Begins anew after an error, as the same pair: nothing is posted then but every slot for receiving. Received
+    /// frames that were not taken are lost. Returns their number, as far as the device has reported them.
     pub(super) fn restart(&mut self) -> Result<usize, Errno> {
         let reset = abi::QueuePairAttributes { state: abi::RESET, ..Default::default() };
         self.modify(reset, abi::HAS_STATE)?;
@@ -239,7 +239,7 @@ impl Queue {
         while self.poll_sent(&mut done)? > 0 {}
         done.clear();
         while self.poll_received(&mut done, VERBS_COMPLETIONS)? > 0 {}
-        self.told_below = self.next_send;
+        self.reported_below = self.next_send;
         self.bring_up()?;
         Ok(done.iter().filter(|one| one.outcome.is_ok()).count())
     }
@@ -282,7 +282,7 @@ impl Queue {
         bytes <= self.inline_bytes
     }
 
-    /// Posts a chain; how many of it were taken, in order, and what the device said to the next.
+    /// Posts a chain; how many of it were taken, in order, and the device's error for the next.
     pub(super) fn post_send<'a>(
         &mut self,
         chain: impl Iterator<Item = Sending<'a>>,
@@ -334,7 +334,7 @@ impl Queue {
         };
         self.next_send += taken as u64;
         if taken == count {
-            self.told_below = self.next_send;
+            self.reported_below = self.next_send;
         }
         (taken, outcome)
     }
@@ -386,14 +386,14 @@ impl Queue {
         checked(unsafe { (self.calls.request_notify)(self.received.at(), 0) })
     }
 
-    /// Whether the channel told of a frame since it was asked to.
+    /// Whether the channel reported a frame since it was asked to.
     pub(super) fn take_wake(&mut self) -> bool {
         let (mut queue, mut user) = (null_mut(), null_mut());
         let library = self.device.library;
         // SAFETY: our channel, whose descriptor does not block, and room for its answers.
         let failed = unsafe { (library.get_wake)(self.channel.at(), &raw mut queue, &raw mut user) };
         if failed == 0 {
-            // SAFETY: the queue that was just told of: ours.
+            // SAFETY: the queue that was just reported: ours.
             unsafe { (library.ack_wakes)(queue, 1) };
         }
         failed == 0
@@ -423,7 +423,7 @@ fn register(
     slots: usize,
     frame_bytes_max: usize,
 ) -> Result<(Frames, Made<abi::MemoryRegion>), Errno> {
-    // Written by the device where frames come in; nobody else's device may reach it.
+    // Written by the device where frames come in; no other device may reach it.
     const LOCAL_WRITE: c_int = 1;
     let on = |is_huge| {
         let frames = Frames::new(slots, frame_bytes_max, is_huge)?;

@@ -52,13 +52,13 @@ fn a_chain_that_is_taken_in_part_holds_up_no_drain() {
     commit(&mut a, to, 5);
     fake.with(|state| state.takes = Some(2));
     assert_eq!(a.flush(), Ok(2));
-    // Two are with the device, which will tell of none; three are staged, and thrown away.
+    // Two are with the device, which will report none; three are staged, and thrown away.
     assert_eq!(a.drain(), Ok(Poll::Ready(())));
     assert_eq!((a.completed_total(), a.staged_total()), (5, 5));
     let counters = a.counters();
     assert_eq!((counters.lost_drained, counters.lost_reset, counters.resets), (3, 2, 1));
     all_are_counted(&a);
-    // It goes on, and the next chain is told of.
+    // It continues, and the next chain is reported.
     commit(&mut a, to, 5);
     assert_eq!(a.flush(), Ok(5));
     assert_eq!(a.drain(), Ok(Poll::Ready(())));
@@ -102,7 +102,7 @@ fn what_a_reset_loses_is_counted() {
         (a.resolve(&b.local_address()).expect("room"), b.resolve(&a.local_address()).expect("room"));
     commit(&mut b, to_a, 7);
     assert_eq!(b.flush(), Ok(7));
-    // One is given to the caller, three have been taken from the device, three it has told of.
+    // One is given to the caller, three have been taken from the device, three it has reported.
     a.take_in(4).expect("a live rail");
     assert_eq!(a.receive(1, &mut |_| ()), Ok(1));
     commit(&mut a, to_b, 4);

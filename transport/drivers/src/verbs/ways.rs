@@ -12,7 +12,7 @@ use super::abi::Gid;
 use crate::limits::VERBS_NEIGHBOUR_PATIENCE;
 use crate::xdp::neighbours::{Neighbours, Way};
 
-/// Where nobody listens (RFC 863): what goes there has the kernel find out the neighbour, and is thrown away.
+/// A port without a listener (RFC 863): a datagram to it makes the kernel resolve the neighbour, and is discarded.
 const DISCARD_PORT: u16 = 9;
 
 /// The kernel's tables, as far as they are those of the device's network interface.
@@ -50,7 +50,7 @@ impl Ways {
         self.neighbours.changed()
     }
 
-    /// What is known of the way to a peer. GIDs that are no IP addresses have their Ethernet address in them.
+    /// Known facts about the way to a peer. GIDs that are no IP addresses have their Ethernet address in them.
     pub(super) fn look(&self, to: Gid) -> Way {
         address_of(to).map_or(Way::Elsewhere, |to| self.neighbours.way(Some(self.own), to))
     }

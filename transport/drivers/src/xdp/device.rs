@@ -1,4 +1,4 @@
-//! What there is to know of a device before frames are built for it.
+//! Facts about a device before frames are built for it.
 
 use std::os::fd::AsRawFd as _;
 

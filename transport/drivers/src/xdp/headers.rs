@@ -13,7 +13,7 @@ pub(super) const HEADER_BYTES_MAX: usize = 62;
 pub(super) struct Headers {
     bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
-    /// Sum of what does not change of what a checksum covers: IPv4's header, or IPv6's addresses and protocol.
+    /// Sum of the constant bytes that a checksum covers: IPv4's header, or IPv6's addresses and protocol.
     sum: u64,
 }
 
@@ -90,7 +90,7 @@ fn folded(mut sum: u64) -> u16 {
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// The frame in what the device received, by UDP's own length: short frames come padded. `None`: it cannot be one.
+/// The frame in the device's received bytes, by UDP's own length: short frames come padded. `None`: it cannot be one.
 pub(super) fn frame_of(wire: &[u8], header_bytes: usize) -> Option<&[u8]> {
     let length = wire.get(header_bytes - 4..header_bytes - 2)?;
     let udp_bytes = usize::from(u16::from_be_bytes([length[0], length[1]]));

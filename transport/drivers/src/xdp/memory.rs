@@ -1,4 +1,4 @@
-//! Mapped memory of sockets: rings, and what frames lie in.
+//! Mapped memory of sockets: rings, and memory for frames.
 
 use core::ffi::c_void;
 use core::num::NonZeroUsize;
@@ -51,7 +51,7 @@ impl Mapping {
 
     /// The whole of a file that [`Mapping::shared`] has made in another process; `EINVAL`: it is another kind of file, or longer than `bytes_max`.
     pub(super) fn of_file(file: BorrowedFd<'_>, bytes_max: usize) -> Result<Mapping, Errno> {
-        // Only files in memory have seals: touching their pages waits for nobody.
+        // Only files in memory have seals: touching their pages waits for no other process.
         let sealed = fcntl(file, FcntlArg::F_GET_SEALS).map_err(known)?;
         let found = fstat(file).map_err(known)?;
         let bytes = usize::try_from(found.st_size).unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: whoever holds pointers into the mapping holds the mapping too, and is dropped with it.
+        // SAFETY: an owner of pointers into the mapping holds the mapping too, and is dropped with it.
         let _ = unsafe { munmap(self.start.cast::<c_void>(), self.bytes) };
     }
 }

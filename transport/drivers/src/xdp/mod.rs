@@ -82,8 +82,8 @@ const COUNT_LOOKS: u32 = 64;
 /// frame, in the sender's time where the device is a virtual one.
 const WATCHED_LOOKS: u32 = 2;
 
-/// Frames that were taken of which the kernel is told with the next call of `receive`; of more it is told at once.
-const UNTOLD_MAX: usize = 4;
+/// Taken frames that are returned to the kernel with the next call of `receive`; more are returned at once.
+const UNRETURNED_MAX: usize = 4;
 
 /// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
 const SEND_CALLS: usize = 4;
@@ -136,12 +136,12 @@ pub struct XdpDriver {
     in_parts: bool,
     /// Bytes of a pack at most: it lies in one chunk at the receiver.
     pack_bytes_max: usize,
-    /// What is left of a pack that came.
+    /// The rest of a pack that came.
     pending: PendingFrames,
     staged_total: u64,
-    /// The kernel has not been told of frames that were taken. That takes memory away from it which it has just written, for which the answer to such a
-    /// frame would wait.
-    untold: bool,
+    /// Taken frames have not been returned to the kernel. Returning takes cache lines that it has just written, and the
+    /// answer to such a frame would wait for those.
+    unreturned: bool,
     /// Calls of `receive` until the next look around.
     look_in: u32,
     looks: u32,
@@ -149,7 +149,7 @@ pub struct XdpDriver {
     more_slow_path: bool,
     /// The kernel's tables have changed since the socket was last asked whether it still has a device.
     may_be_gone: bool,
-    /// To be told.
+    /// To be reported.
     helper_gone: bool,
 }
 
@@ -232,7 +232,7 @@ impl XdpDriver {
             pack_bytes_max: layout.chunk_bytes - RECEIVE_HEADROOM - header_bytes,
             pending: PendingFrames::default(),
             staged_total: 0,
-            untold: false,
+            unreturned: false,
             look_in: 0,
             looks: 0,
             more_slow_path: false,
@@ -298,7 +298,7 @@ impl XdpDriver {
 
     /// Lets the kernel have the memory of frames that were taken.
     fn tell_taken(&mut self) {
-        if core::mem::take(&mut self.untold) {
+        if core::mem::take(&mut self.unreturned) {
             self.socket.end_taking();
         }
     }
@@ -362,8 +362,8 @@ impl XdpDriver {
             taken += 1;
         }
         self.counters.frames_received += given as u64;
-        self.untold = taken > 0;
-        if taken > UNTOLD_MAX {
+        self.unreturned = taken > 0;
+        if taken > UNRETURNED_MAX {
             self.tell_taken();
         }
         if self.look_in == 0 {
@@ -522,7 +522,7 @@ impl Driver for XdpDriver {
         }
         self.staged_total += 1;
         self.count_sending(slot, 1, frame.len());
-        // What ends the rail is told again by the next call.
+        // The next call reports the fatal error again.
         if self.send_submitted().is_err() {
             self.may_be_gone = true;
         }
@@ -583,7 +583,7 @@ impl Driver for XdpDriver {
 
     fn is_quiet(&self) -> bool {
         self.look_in > 0
-            && !self.untold
+            && !self.unreturned
             && self.sending == 0
             && self.pending.is_empty()
             && !self.socket.has_frames()
@@ -624,7 +624,7 @@ impl Driver for XdpDriver {
     }
 
     fn arm(&mut self) -> Result<Armed, DriverError> {
-        // What the descriptor will tell of may be the companion's.
+        // The descriptor's next event may be the companion's.
         self.look_in = 0;
         self.tell_taken();
         self.counters.lost_receive_overflow = self.socket.dropped();

@@ -37,7 +37,7 @@ const FIXED_BYTES: usize = 12;
 /// Bytes of the longest answer.
 const ANSWER_BYTES: usize = 8192;
 
-/// What the kernel knows of the way to an address over an interface.
+/// The kernel's facts about the way to an address over an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// It lies behind this Ethernet address.
@@ -48,7 +48,7 @@ pub(crate) enum Way {
     Elsewhere,
 }
 
-/// Two sockets: one that asks, one that hears of changes.
+/// Two sockets: one for requests, one for notifications of changes.
 pub(crate) struct Neighbours {
     asking: OwnedFd,
     hearing: OwnedFd,
@@ -91,7 +91,7 @@ impl Neighbours {
         }
     }
 
-    /// The way of what is sent to `to`, from the address `from` if that is said.
+    /// The route of frames to `to`, from the address `from` if given.
     pub(crate) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Way {
         let Some(hop) = self.next_hop(from, to) else { return Way::Elsewhere };
         self.neighbour(hop).ok().flatten().map_or(Way::Unknown, Way::Behind)

@@ -69,7 +69,7 @@ pub(super) fn is_in_parts(wire_bytes_max: usize, chunk_bytes: usize) -> bool {
     wire_bytes_max > chunk_bytes.saturating_sub(RECEIVE_HEADROOM)
 }
 
-/// Who has the program at the device.
+/// The owner of the program at the device.
 pub(super) enum Hold {
     Own(Link),
     Helper(Lease),
@@ -87,7 +87,7 @@ impl Hold {
     }
 }
 
-/// Queues of a device, and what sends frames there.
+/// Queues of a device, and the program that steers frames there.
 pub(super) struct Opened {
     pub(super) hold: Hold,
     pub(super) attach: Attach,
@@ -194,7 +194,7 @@ pub(super) fn attach_once(
     }
 }
 
-/// Whether a rail could not be opened because its frames lie in several chunks, as far as the error tells.
+/// Whether a rail could not be opened because its frames lie in several chunks, as far as the error shows.
 pub(super) fn is_about_parts(error: &DriverError) -> bool {
     let (operation, errno) = match error {
         DriverError::CannotOpen { operation, errno }

@@ -1,5 +1,6 @@
-//! The program that the kernel runs for every frame of the device, and what attaches it: frames of an IP address and UDP port that is a rail's,
-//! and that fit its chunks, go to the rail's socket of their queue, everything else goes on as if there were no program.
+//! The program that the kernel runs for every frame of the device, and its attachment: frames of an IP address and UDP
+//! port that is a rail's, and that fit its chunks, go to the rail's socket of their queue, everything else goes on as
+//! if there were no program.
 
 #![expect(clippy::host_endian_bytes, reason = "the program compares what the processor loads")]
 
@@ -164,7 +165,7 @@ fn bpf<T>(command: libc::c_int, fields: &mut T) -> Result<libc::c_int, Errno> {
 }
 
 fn descriptor(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: bpf(2) just made this descriptor (close-on-exec, as it always does), and nobody else knows it.
+    // SAFETY: bpf(2) just made this descriptor (close-on-exec, as it always does), and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

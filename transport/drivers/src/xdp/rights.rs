@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::DriverError;
 
-/// Whether a program's file gives capabilities to who runs it: the process that asks need not have them then.
+/// Whether a program's file gives capabilities to its user: the process that asks need not have them then.
 #[must_use]
 pub fn file_has_capabilities(file: &Path) -> bool {
     let Ok(path) = CString::new(file.as_os_str().as_bytes()) else { return false };

@@ -24,7 +24,7 @@ struct Ring<T, const ENTRIES: u32 = RING_ENTRIES> {
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
-    /// The index that we move, and what of it the kernel has been shown; the kernel moves the other.
+    /// The index that we move, and its value published to the kernel; the kernel moves the other.
     own: u32,
     /// The kernel's index when it was last looked at: a look at it may wait for another processor's cache.
     known: u32,
@@ -125,7 +125,7 @@ impl<T: Copy, const ENTRIES: u32> Ring<T, ENTRIES> {
         self.own == self.known && self.own == self.word(self.producer).load(Ordering::Acquire)
     }
 
-    /// Whether the kernel wants a call before it looks at what was published.
+    /// Whether the kernel wants a call before it looks at published entries.
     fn needs_wakeup(&self) -> bool {
         // The kernel says so and then looks once more; we publish and then look: one of the two must see the other.
         fence(Ordering::SeqCst);
@@ -164,7 +164,7 @@ impl Queue {
         })
     }
 
-    /// Lets the kernel have what was taken and given back, and wakes a device that waits for it.
+    /// Publishes taken and returned entries to the kernel, and wakes a device that waits for it.
     fn end_taking(&self, zero_copy: bool) {
         self.receive.release();
         self.fill.publish();
@@ -389,10 +389,10 @@ impl Socket {
         debug_assert!(offered, "more chunks than the ring was made for");
     }
 
-    /// Lets the kernel have what was taken and given back, and wakes a device that waits for it.
+    /// Publishes taken and returned entries to the kernel, and wakes a device that waits for it.
     pub(super) fn end_taking(&mut self) {
         self.front.end_taking(self.zero_copy);
-        // Who called took all it wanted: the others come before what is left.
+        // The caller took all it wanted: the others come before the rest.
         if !self.others.is_empty() && !self.front.receive.is_empty() {
             self.turn();
         }

@@ -41,14 +41,14 @@ impl XdpDriver {
         if let Hold::Helper(lease) = &self.hold
             && lease.is_over()
         {
-            // Fails only for what is not watched.
+            // Fails only for unwatched descriptors.
             let _ = self.slow_path.delete(lease.fd());
             self.hold = Hold::Nobody;
             self.helper_gone = true;
         }
     }
 
-    /// Looks at what is not in the rings: the kernel's tables, and the companion, whose frames `each` gets.
+    /// Handles events outside of the rings: the kernel's tables, and the companion, whose frames `each` gets.
     pub(super) fn look_around(
         &mut self,
         frames_max: usize,

@@ -29,7 +29,7 @@ pub(super) fn open(memory: &Mapping, chunk_bytes: usize, queues: usize) -> Resul
         if fd < 0 {
             return Err((Operation::OpenSocket, Errno::last()));
         }
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just made, and no other code knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         if queue == 0 {
             register(fd.as_fd(), memory, chunk_bytes).map_err(|errno| (Operation::RegisterFrames, errno))?;
@@ -47,7 +47,7 @@ pub(super) fn open(memory: &Mapping, chunk_bytes: usize, queues: usize) -> Resul
     Ok(sockets)
 }
 
-/// The kernel pins the pages: what it still does to them when the mapping is gone is done to nobody else's memory.
+/// The kernel pins the pages: late accesses, after the mapping is gone, hit no other memory.
 fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk_bytes: usize) -> Result<(), Errno> {
     // SAFETY: all-zero bytes are a valid `xdp_umem_reg`.
     let mut registered: libc::xdp_umem_reg = unsafe { core::mem::zeroed() };
@@ -105,8 +105,8 @@ impl Held {
 
 static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
-/// What is remembered, if nobody else looks at it for long. Never waited for without end: a process may be saved, and restored, while one of its threads has it, and
-/// that thread runs again only after rails have been opened.
+/// The cached data, if no other thread holds it for long. Never waits without end: a process may be saved, and
+/// restored, while one of its threads has it, and that thread runs again only after rails have been opened.
 fn held() -> Option<MutexGuard<'static, Vec<Held>>> {
     const TRIES: usize = 1000;
     (0..TRIES).find_map(|_| {

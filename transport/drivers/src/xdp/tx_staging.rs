@@ -1,4 +1,4 @@
-//! What waits to be sent: datagrams of one frame, or of several short ones to one address (`crate::pack`).
+//! Messages that wait to be sent: datagrams of one frame, or of several short ones to one address (`crate::pack`).
 
 use transport::AddressId;
 

@@ -1,4 +1,4 @@
-//! Rails that are captured: they behave as before, and what went over them stands in their files.
+//! Rails that are captured: they behave as before, and their frames are in their files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -73,7 +73,7 @@ fn times_seen(came: &[Vec<u8>]) -> BTreeMap<u64, u32> {
     })
 }
 
-/// Within a quarter of what the rate says: six standard deviations and more for these rates and counts.
+/// Within a quarter of the expected count: six standard deviations and more for these rates and counts.
 fn assert_near(found: u64, expected: u64) {
     assert!(found.abs_diff(expected) * 4 <= expected, "{found} found, about {expected} expected");
 }
@@ -208,7 +208,7 @@ fn who_sleeps_over_delayed_frames_is_woken_when_the_first_is_due() {
         assert!(receive(&mut b).is_empty());
         let mut frames = Vec::new();
         while frames.len() < 2 {
-            // Whoever holds them; that one has nothing to send or to receive, and is looked at only when it wakes its sleeper.
+            // A holder with nothing to send or to receive is polled only when it wakes its sleeper.
             let holds = if side == "send" { &mut a } else { &mut b };
             assert_eq!(holds.arm(), Ok(Armed::Sleep), "it would be looked at without end");
             assert!(wakes(holds, LONG), "they would lie there for ever");

@@ -31,7 +31,7 @@ fn test() {
     let moved = drivers::open_nic(&udp, &request).map(|(_, taken)| taken);
     let Err(RailsError::Nic(error)) = moved else { panic!("{moved:?}") };
     assert!(error.to_string().contains("Device or resource busy"), "{error}");
-    // The device is free again, whatever the second port goes over.
+    // The device is free again, even if the second port goes over UDP.
     drop(first);
     let third = open().expect("the device");
     assert!(third.nic.to_string().starts_with("xdp:eth0"), "{}", third.nic);

@@ -266,7 +266,7 @@ fn a_port_that_goes_down_under_load_is_the_end_of_the_rail() {
     let _ = numbers(&mut a, &mut b, LONG);
     let to = a.resolve(&b.local_address()).expect("resolved before");
     let waiter = std::thread::spawn(move || {
-        // It sleeps, and nobody sends to it.
+        // It sleeps, and no peer sends to it.
         assert_eq!(idle.wait(LONG), Ok(Wake::Frame), "the port's end wakes nobody");
         until_dead(&mut idle, None)
     });
@@ -287,7 +287,8 @@ fn a_port_that_goes_down_under_load_is_the_end_of_the_rail() {
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came over the new rail", came.len());
 }
 
-/// Takes a device out of the system, which waits until nobody has it open. Where it does not come back by the test, it comes back when this is dropped.
+/// Takes a device out of the system, which waits until no process has it open. If the test does not put it back,
+/// dropping this does.
 struct Removal<'a> {
     device: &'a str,
     interface: &'a str,
@@ -319,18 +320,18 @@ impl Drop for Removal<'_> {
     }
 }
 
-/// Soft-RoCE gives nobody's pairs up: a device that is removed goes when the last who has it open closes it, and works until then. (What a device says that goes
-/// at once, DEVICE_FATAL, is for the driver's own tests.)
+/// Soft-RoCE ends no pairs: a removed device goes when the last process that has it open closes it, and works until
+/// then. (DEVICE_FATAL, the event of a device that goes at once, is for the driver's own tests.)
 #[test]
 fn a_device_that_is_removed_under_load_goes_with_its_rail() {
     let Some(pair) = pair("a_device_that_is_removed_under_load_goes_with_its_rail") else { return };
     let End { device, interface, .. } = &pair.ends[0];
-    // Dropped after the rails, whatever goes wrong: later tests find the device.
+    // Dropped after the rails, also after a failure: later tests find the device.
     let mut removal = Removal { device, interface, under_way: None };
     let [mut a, mut b] = pair.open();
     let _ = numbers(&mut a, &mut b, LONG);
     removal.begin();
-    // For most of what comes now it is under way.
+    // It is under way for most of the next frames.
     std::thread::sleep(Duration::from_millis(500));
     let came = numbers(&mut a, &mut b, LONG);
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came over the rail that was there", came.len());
@@ -422,7 +423,7 @@ fn a_peer_to_which_no_way_leads_costs_frames_and_not_the_rail() {
     let to_b = a.resolve(&b.local_address()).expect("resolved before");
     let to_near = a.resolve(&near.local_address()).expect("the same device");
     let (interface, far) = (&pair.ends[0].interface, pair.ends[1].ip);
-    // Its frames go to an Ethernet address that nobody has.
+    // Its frames go to an unused Ethernet address.
     tool("ip", &format!("neigh replace {far} lladdr 02:00:00:00:00:99 dev {interface} nud permanent"));
     let mut came = 0;
     let start = Instant::now();

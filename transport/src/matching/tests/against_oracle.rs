@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a matcher must do, said as plainly as possible.
+/// A reference matcher, as plain as possible.
 #[derive(Default)]
 struct Oracle {
     posted: Vec<Receive>,
@@ -93,7 +93,7 @@ impl Oracle {
         self.unexpected.len() + self.claimed.len()
     }
 
-    /// What the receive takes now, and where it lies; then whether it waits.
+    /// The message that the receive takes now, and its place; then whether it waits.
     fn post(&mut self, mut receive: Receive) -> Result<(Vec<Taken>, bool), ()> {
         let full = self.posted.len() == BOUNDS.posted_max;
         if full && (receive.multi.is_some() || self.first(&receive.pattern).is_none()) {

@@ -6,7 +6,7 @@ use super::*;
 
 const BOUNDS: MatcherBounds = MatcherBounds { posted_max: 64, unexpected_max: 64 };
 
-/// A matcher whose messages carry a name, and what it answered.
+/// A matcher whose messages carry a name, and its answers.
 struct Talk {
     matcher: Matcher<&'static str>,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use transport::config::RAILS_MAX;
 use transport::port::Census;
-use transport::wire::{Frame, tell_place};
+use transport::wire::{Frame, write_place};
 use transport::{
     AddressId, AuthLevel, Buffers, Epoch, Event, FrozenPort, Instant, JobId, JobKey, Life, LinkIndex, OpId,
     Outgoing, Payload, Port, PortConfig, PortId, Pull, RailIndex, Rank, RawAddress, Receive, Restart, Space,
@@ -42,11 +42,11 @@ pub(crate) struct Node {
     pub(crate) memory: Memory,
     pub(crate) events: Vec<Event>,
     pub(crate) frame_bytes: usize,
-    /// What came while the port was frozen: the kernel or the NIC has it.
+    /// Frames that came while the port was frozen: the kernel or the NIC has it.
     pub(crate) held: Vec<(u8, Vec<u8>)>,
 }
 
-/// What the network does with a frame.
+/// The network's treatment of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -70,8 +70,8 @@ pub(crate) struct World {
     pub(crate) rails: u8,
     /// Loses everything.
     pub(crate) dead_rail: Option<u8>,
-    /// Peers on the host are told where payloads lie: see [`World::pull`].
-    pub(crate) tells_places: bool,
+    /// Peers on the host get the addresses of payloads: see [`World::pull`].
+    pub(crate) announces_places: bool,
     /// Frames that left over each rail.
     pub(crate) frames_over: [u64; RAILS_MAX],
 }
@@ -110,7 +110,7 @@ impl World {
             frames: 0,
             rails: 1,
             dead_rail: None,
-            tells_places: false,
+            announces_places: false,
             frames_over: [0; RAILS_MAX],
         }
     }
@@ -205,7 +205,7 @@ impl World {
         self.nodes[node].frame_bytes = frame_bytes;
     }
 
-    /// What a freeze would find now.
+    /// The census of a freeze now.
     pub(crate) fn census(&mut self, node: usize) -> Census {
         let frozen = self.freeze(node);
         let census = frozen.census();
@@ -230,8 +230,8 @@ impl World {
                 };
                 quiet = 0;
                 let mut bytes = buffer[..transmit.frame_bytes].to_vec();
-                if let Some(announced) = transmit.announced.filter(|_| self.tells_places) {
-                    tell_place(&mut bytes[announced.body..], announced.op.0 << 32 | PLACE);
+                if let Some(announced) = transmit.announced.filter(|_| self.announces_places) {
+                    write_place(&mut bytes[announced.body..], announced.op.0 << 32 | PLACE);
                 }
                 if let Some(piece) = transmit.payload {
                     let source = &memory.sending[&piece.op];
@@ -265,7 +265,7 @@ impl World {
         self.wire.make_contiguous().sort_by_key(|(due, ..)| *due);
     }
 
-    /// Has a port pull its next piece, if it wants one; `there`: it is to be had.
+    /// Has a port pull its next piece, if it wants one; `there`: it is available.
     pub(crate) fn pull(&mut self, node: usize, bytes_max: u64, there: bool) -> Option<Pull> {
         let pull = self.port(node).next_pull(bytes_max)?;
         if there {

@@ -1,4 +1,4 @@
-//! What each event of the device does to a rail.
+//! The effect of each event of the device on a rail.
 
 use core::time::Duration;
 

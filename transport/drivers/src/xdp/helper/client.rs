@@ -17,7 +17,7 @@ use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{XDP_BUSY_PATIENCE, XDP_HELPER_ANSWER_PATIENCE};
 use crate::xdp::Attach;
 
-/// What a rank asks for.
+/// A rank's request.
 pub(in crate::xdp) struct Request<'a> {
     pub(in crate::xdp) device: &'a str,
     pub(in crate::xdp) attach: Option<Attach>,
@@ -30,7 +30,7 @@ pub(in crate::xdp) struct Request<'a> {
     pub(in crate::xdp) memory: BorrowedFd<'a>,
 }
 
-/// What it gets.
+/// The grant.
 pub(in crate::xdp) struct Given {
     pub(in crate::xdp) lease: Lease,
     pub(in crate::xdp) attach: Attach,

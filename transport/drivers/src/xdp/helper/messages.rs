@@ -39,7 +39,7 @@ pub(super) fn receive(
     let mut files = Vec::new();
     for message in came.cmsgs().map_err(known)? {
         if let ControlMessageOwned::ScmRights(numbers) = message {
-            // SAFETY: the kernel has just made these for us, and nobody else knows them.
+            // SAFETY: the kernel has just made these for us, and no other code knows them.
             files.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
         }
     }

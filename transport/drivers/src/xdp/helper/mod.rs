@@ -5,7 +5,7 @@
 //! however its process ends, the program takes nothing for it any more.
 //!
 //! * `wire`: what they say to each other;
-//! * `register`: who has what;
+//! * `register`: the owners of queues and addresses;
 //! * `messages`: bytes and descriptors over the socket between them;
 //! * `client`: the rank's side;
 //! * `server`: the helper's.

@@ -1,4 +1,4 @@
-//! Who has which queues and addresses of which device: what the helper decides, without doing anything.
+//! The owners of a device's queues and addresses: the helper's decisions, without effects.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ impl Register {
         self.rails.iter().filter(move |(_, rail)| rail.interface == interface).map(|(at, rail)| (*at, rail))
     }
 
-    /// How the program is attached to a device that somebody has.
+    /// How the program is attached to a device in use.
     fn attached(&self, interface: u32) -> Option<Attach> {
         self.at(interface).map(|(_, rail)| rail.attach).next()
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(some.permit(1000, "eth1"), Err(Refusal::Device));
     }
 
-    /// Whatever is asked for and given back in whatever order, nothing has two owners, and nothing is lost.
+    /// Under requests and returns in any order, nothing has two owners, and nothing is lost.
     #[test]
     fn nothing_has_two_owners() {
         let mut register = Register::default();

@@ -30,7 +30,7 @@ use crate::xdp::{Attach, check_capabilities, device, open, sockets};
 pub struct HelperConfig {
     /// Where it listens; the folder is made.
     pub path: PathBuf,
-    /// Who may open the socket, as file permissions.
+    /// The socket's file permissions.
     pub mode: u32,
     /// The group of the socket's file.
     pub group: Option<u32>,
@@ -43,7 +43,7 @@ pub struct HelperConfig {
 pub enum HelperError {
     /// It has not got the rights.
     #[error(
-        "it needs {missing}, which this process has not: run it as root, or give it these (AmbientCapabilities= of systemd, or \
+        "it needs {missing}, which this process lacks: run it as root, or give it these (AmbientCapabilities= of systemd, or \
          `setcap cap_net_admin,cap_net_raw,cap_bpf+ep`)"
     )]
     Rights {
@@ -67,7 +67,7 @@ pub enum HelperError {
     Listen {
         /// Where.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
 }
@@ -79,11 +79,11 @@ pub struct Event {
     pub pid: i32,
     /// Its user.
     pub uid: u32,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What a process that asked got.
+/// The grant to a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Queues.
@@ -131,7 +131,7 @@ struct Connection {
 
 /// What belongs to a rail.
 struct Rail {
-    /// Its UDP socket: as long as that is open nobody else gets the port.
+    /// Its UDP socket: as long as that is open no other process gets the port.
     _address: OwnedFd,
     map: OwnedFd,
     wire_bytes_max: usize,
@@ -174,7 +174,7 @@ impl Helper {
             if !found.file_type().is_socket() {
                 return Err(HelperError::NoSocket { path: path.clone() });
             }
-            // What nobody listens at was left by one that was killed.
+            // A socket without a listener was left by a killed helper.
             match connect(make()?.as_raw_fd(), &address) {
                 Err(nix::errno::Errno::ECONNREFUSED) => std::fs::remove_file(path).map_err(file)?,
                 _ => return Err(HelperError::Another { path: path.clone() }),
@@ -182,7 +182,7 @@ impl Helper {
         }
         let listener = make()?;
         bind(listener.as_raw_fd(), &address).map_err(known)?;
-        // Nobody is let in before the file is as it is meant to be.
+        // No client gets in before the file has its permissions.
         if let Some(group) = config.group {
             chown(path.as_path(), None, Some(Gid::from_raw(group))).map_err(known)?;
         }
@@ -209,14 +209,14 @@ impl Helper {
     /// Serves until `stop` is readable.
     ///
     /// # Errors
-    /// What the system says if it cannot wait.
+    /// The system's error if it cannot wait.
     pub fn run(&mut self, stop: BorrowedFd<'_>, tell: &mut dyn FnMut(&Event)) -> Result<(), Errno> {
         loop {
             let numbers: Vec<u64> = self.connections.keys().copied().collect();
             let on = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut watched = vec![on(stop)];
             watched.extend(self.connections.values().map(|connection| on(connection.socket.as_fd())));
-            // At the bound whoever comes next waits until one goes.
+            // At the bound the next client waits until one leaves.
             let room = self.connections.len() < XDP_HELPER_CONNECTIONS_MAX;
             if room {
                 watched.push(on(self.listener.as_fd()));
@@ -249,7 +249,7 @@ impl Helper {
         else {
             return;
         };
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just made, and no other code knows it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else { return };
         let connection =
@@ -266,7 +266,7 @@ impl Helper {
         let came = messages::receive(connection.socket.as_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT);
         let (length, files) = match came {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
-            // Who has a rail has nothing more to say.
+            // A client with a rail has no further requests.
             Ok((length, files)) if length > 0 && connection.rail.is_none() => (length, files),
             Ok(_) | Err(_) => return self.end(number, tell),
         };
@@ -391,7 +391,8 @@ impl Helper {
         let Some(mut connection) = self.connections.remove(&number) else { return };
         if let Some(held) = self.register.leave(number) {
             connection.rail = None;
-            // If the device is gone, so is the program; if the program cannot be renewed, what it has of this rail leads to no socket.
+            // If the device is gone, so is the program; if the program cannot be renewed, its entry of this rail leads
+            // to no socket.
             let _ = self.program(held.interface, None, None);
             let Connection { pid, uid, .. } = connection;
             tell(&Event { pid, uid, outcome: Outcome::Over { address: held.address } });

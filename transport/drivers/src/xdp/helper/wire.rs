@@ -1,4 +1,4 @@
-//! What a rank and the helper say to each other: one message each, of a fixed length, and descriptors beside it.
+//! The messages between a rank and the helper: one message each, of a fixed length, and descriptors beside it.
 
 use core::fmt;
 
@@ -37,7 +37,7 @@ pub enum Malformed {
         "a message of version {found}, expected {VERSION}: rank and nic-helper are of different versions of stillwire"
     )]
     Version {
-        /// What came.
+        /// The found value.
         found: u16,
     },
     /// A field has a value that it cannot have.
@@ -45,7 +45,7 @@ pub enum Malformed {
     Field {
         /// Which.
         name: &'static str,
-        /// What came.
+        /// The found value.
         found: u64,
     },
 }
@@ -81,7 +81,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What a rank asks for.
+/// A rank's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Whether it would be served at this device. Nothing is taken.
@@ -89,7 +89,8 @@ pub enum Request {
         /// The device.
         device: Name,
     },
-    /// Queues of a device. Two descriptors come along: a UDP socket, whose address is to be that of the rail, and the file of the memory for frames.
+    /// Queues of a device. Two descriptors come along: a UDP socket, whose address becomes that of the rail, and the
+    /// file of the memory for frames.
     Open(Wanted),
 }
 
@@ -98,7 +99,7 @@ pub enum Request {
 pub struct Wanted {
     /// The device.
     pub device: Name,
-    /// How the program is to be attached; `None`: as the device can.
+    /// How to attach the program; `None`: as the device can.
     pub attach: Option<Attach>,
     /// Queues to give, not fewer.
     pub queues_min: u8,
@@ -170,7 +171,7 @@ impl Request {
     }
 }
 
-/// What the helper answers.
+/// The helper's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// To a probe: it would be served.
@@ -195,7 +196,7 @@ pub enum Refusal {
     /// The device is not among those that are served.
     #[error("the device is not among those that it serves (--interface of `stillwire nic-helper`)")]
     Device,
-    /// What came was no request of this version.
+    /// The message is no request of this version.
     #[error("it does not understand the request: is it of another version of stillwire?")]
     Request,
     /// The socket that came along is none whose frames may be taken.
@@ -207,20 +208,20 @@ pub enum Refusal {
     #[error("another rail has this address and port already")]
     Port,
     /// The file that came along is none of memory, or too long.
-    #[error("the memory that came along is not what it takes: a sealed file in memory, of at most {max} bytes", max = super::MEMORY_BYTES_MAX)]
+    #[error("the memory sent along is not a sealed memory file of at most {max} bytes", max = super::MEMORY_BYTES_MAX)]
     Memory,
     /// Too few queues are left.
     #[error(
         "other rails have the queues of the device that it has ({left} left of {all}); each rail takes one at least"
     )]
     Queues {
-        /// Queues that nobody has.
+        /// Free queues.
         left: u32,
         /// Queues of the device.
         all: u32,
     },
     /// The program is attached to the device in the other way, for others.
-    #[error("the program is at the device already, attached in another way than was asked for")]
+    #[error("the program is attached to the device already, in another mode than requested")]
     Attached,
     /// It serves as many as it can.
     #[error("it serves as many rails as it can")]
@@ -230,7 +231,7 @@ pub enum Refusal {
     Failed {
         /// The step.
         operation: Operation,
-        /// What the system said.
+        /// The system's error.
         errno: Errno,
     },
 }
@@ -301,7 +302,7 @@ impl Answer {
 }
 
 impl Refusal {
-    /// Number, step, two unused bytes, what the system said, two numbers.
+    /// Number, step, two unused bytes, the system's error, two numbers.
     fn emit(self) -> [u8; 18] {
         let mut bytes = [0; 18];
         bytes[0] = match self {
@@ -446,7 +447,7 @@ mod tests {
         }
     }
 
-    /// Whatever comes: no panic, and what is understood means nothing else as well.
+    /// Any bytes: no panic, and every understood message has one meaning.
     #[test]
     fn bytes_have_one_meaning_or_none() {
         let said = requests().map(|request| request.emit().to_vec()).into_iter();

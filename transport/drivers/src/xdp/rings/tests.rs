@@ -1,5 +1,6 @@
-//! Rings with a kernel of our own on their other side, because no device here reads and writes chunks itself: it asks to be called, or does not.
-//! The rings lie in a file in memory, and what stands for the socket is one end of a pair, whose other end sees each call.
+//! Rings with a kernel of our own on their other side, because no device here reads and writes chunks itself: it asks
+//! to be called, or does not. The rings lie in a file in memory, and one end of a pair stands for the socket, whose
+//! other end sees each call.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -181,7 +182,7 @@ fn a_kernel_that_copies_is_called_each_time() {
     let [kernel] = &kernels[..] else { unreachable!() };
     assert!(socket.submit(slots[0], 128, 60));
     assert_eq!((socket.kick(false), kernel.sends()), (Ok(()), 1));
-    // And asks for nothing when chunks are offered, whatever its flags say.
+    // And asks for nothing when chunks are offered, regardless of its flags.
     kernel.fill.ask(true);
     kernel.await_receive();
     socket.offer(2);
@@ -240,7 +241,8 @@ fn of_several_queues_those_that_ask_are_called() {
     kernels[1].transmit.ask(true);
     assert_eq!(socket.kick(false), Ok(()));
     assert_eq!(kernels.iter().map(Kernel::sends).collect::<Vec<_>>(), [0, 1, 0]);
-    // A queue whose device takes nothing any more leaves its place to the next, and what was submitted to it is told of each time.
+    // A queue whose device takes nothing any more leaves its place to the next, and frames submitted to it are reported
+    // each time.
     kernels[0].transmit.ask(true);
     kernels.remove(0);
     assert_eq!(socket.kick(false), Err(Errno(libc::ECONNREFUSED)));

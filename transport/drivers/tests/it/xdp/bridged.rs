@@ -42,8 +42,8 @@ pub(crate) fn wait_until_up(device: &str) {
     }
 }
 
-/// Waits until the kernel hears who asks for an address of this thread's namespace: it joins the address's group some time after the device is up, and
-/// who has asked in vain asks again after a second.
+/// Waits until the kernel answers requests for an address of this thread's namespace: it joins the address's group some
+/// time after the device is up, and an unanswered request is repeated only after a second.
 fn wait_until_asked_for(address: Ipv6Addr) {
     let [.., a, b, c] = address.octets();
     let group = format!("ff0200000000000000000001ff{a:02x}{b:02x}{c:02x}");
@@ -95,7 +95,7 @@ impl Bridged {
         }
     }
 
-    /// A device in a namespace of its own, and what opens a rail on it.
+    /// A device in a namespace of its own, and the configuration that opens a rail on it.
     pub(crate) fn host(&mut self) -> Host {
         self.rails += 1;
         let (rail, attach, by_helper) = (self.rails, self.attach, self.by_helper);
@@ -139,7 +139,7 @@ impl Bridged {
     }
 }
 
-/// Something to do on a host's thread, with what opens a rail there.
+/// Something to do on a host's thread, with the configuration that opens a rail there.
 type Work = Box<dyn FnOnce(&XdpConfig) + Send>;
 
 pub(crate) struct Host {
@@ -224,7 +224,7 @@ impl Fixture for Bridged {
     }
 }
 
-/// Runs `test` on a bridge, on a thread of its own. Where that cannot be had it says so, and is false.
+/// Runs `test` on a bridge, on a thread of its own. Where bridges are not available it says so, and is false.
 pub(crate) fn bridged(
     name: &str,
     attach: Attach,

@@ -94,7 +94,7 @@ fn rails_of_a_helper_conform_generically_over_several_queues() {
     conforms_with(name, Attach::Generic, true, None, change);
 }
 
-/// A helper in a host's namespace; the host's own rights are used by nobody else.
+/// A helper in a host's namespace; no other process uses the host's own rights.
 fn serve(host: &Host, rules: Rules) -> Serving {
     host.run(move |_| Serving::with(rules))
 }
@@ -180,7 +180,7 @@ fn a_rail_outlives_its_helper_and_says_that_it_is_gone() {
         assert_eq!(rail.direct_frames().0, direct, "nothing sends frames around the kernel any more");
         assert_eq!(rail.poll_notice(), Some(Notice::HelperGone));
         assert_eq!(rail.poll_notice(), None, "once");
-        // What it had can be had again, from a new one.
+        // A new one offers its queues again.
         drop(rail);
         let error = open(&here, &config).map(|_| "a rail").expect_err("no helper");
         assert!(matches!(error, DriverError::HelperUnreachable { .. }), "{error}");
@@ -238,7 +238,7 @@ fn one_helper_has_one_socket() {
         assert!(matches!(another, Err(HelperError::Another { .. })), "{another:?}");
         helper.end();
         assert!(!config.path.exists());
-        // What one leaves that is killed: a socket that nobody listens at.
+        // A killed helper leaves a socket without a listener.
         let left = std::os::unix::net::UnixListener::bind(&config.path).expect("a socket");
         drop(left);
         drop(Helper::open(&config).expect("the place of one that is gone"));
@@ -304,7 +304,7 @@ fn what_is_no_proof_of_an_address_gets_nothing() {
         let unbound =
             here.run(|_| socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None));
         let unbound = unbound.expect("a socket");
-        // The same address, in a namespace where it is somebody else's.
+        // The same address, in a namespace where it belongs to another device.
         let twin = elsewhere.run(|_| {
             ip("addr add 10.9.0.1/32 dev lo").expect("an address");
             UdpSocket::bind("10.9.0.1:0").expect("a free port")
@@ -323,7 +323,7 @@ fn what_is_no_proof_of_an_address_gets_nothing() {
         let (answer, kept) = say(helper.path(), &request, &[udp, sealed]);
         assert!(matches!(answer, Some(Answer::Given { .. })), "{answer:?}");
         assert_eq!(asked(&[udp, sealed]), Refusal::Port, "{}", address(&socket_here));
-        // While it is served, nobody else gets the port, even if the rail closes its socket.
+        // While it is served, no other process gets the port, even if the rail closes its socket.
         let bound = socket_here.local_addr().expect("bound");
         drop(socket_here);
         let taken = here.run(move |_| UdpSocket::bind(bound)).map(|_| "bound").expect_err("taken");
@@ -373,7 +373,7 @@ fn nonsense_is_answered_and_harms_nobody() {
             .collect();
         assert_eq!(say(helper.path(), &request, &[]).0, Some(Answer::Would));
         drop(silent);
-        // Who says more than one thing has nothing any more.
+        // A client that sends a second message loses its rail.
         let mut peer = far.open();
         let came = numbers(&mut peer, &mut rail);
         assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came", came.len());

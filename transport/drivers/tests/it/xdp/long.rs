@@ -46,7 +46,7 @@ fn long_frames_pass_around_the_kernel() {
             let (a, mut b) = (near.open(), far.open());
             assert!(a.divides_frames() && b.divides_frames());
             assert_eq!(a.caps().frame_bytes_max, 9000 - 28);
-            // What a path takes, the kernel says in the namespace of the thread that asks.
+            // The kernel gives a path's MTU in the namespace of the asking thread.
             let (mut a, to) = near.resolve(a, b.local_address());
             let _ = crate::xdp::numbers(&mut a, &mut b);
             let (sent, received) = (a.direct_frames().1, b.direct_frames().0);

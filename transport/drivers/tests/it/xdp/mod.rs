@@ -223,7 +223,7 @@ fn a_path_is_as_long_as_device_and_route_permit() {
         routed.ip("route change 10.9.0.0/24 dev eth0 mtu 900");
         let (a, b, c) = (near.open(), far.open(), routed.open());
         let (at_a, at_b) = (a.local_address(), b.local_address());
-        // What a path takes, the kernel says in the namespace of the thread that asks.
+        // The kernel gives a path's MTU in the namespace of the asking thread.
         let ((mut a, to_b), (mut b, to_a)) = (near.resolve(a, at_b), far.resolve(b, at_a));
         let (c, from_c) = routed.resolve(c, at_a);
         let longest = |rail: &XdpDriver, to| rail.path(to).expect("resolved").frame_bytes_max;
@@ -236,7 +236,7 @@ fn a_path_is_as_long_as_device_and_route_permit() {
         let _ = a.lease().expect("free chunks");
         a.commit(to_b, 1000 - 27, Payload::EMPTY);
         assert_eq!(a.counters().lost_too_long, 1);
-        // A device that is made shorter later tells nobody: what it does not take is loss, and no end of the rail.
+        // A later reduction of a device's MTU is not reported: longer frames are lost, and the rail continues.
         far.ip("link set eth0 mtu 800");
         for bytes in [1000 - 28, 800 - 28] {
             let _ = a.lease().expect("free chunks");
@@ -265,7 +265,7 @@ fn over_udp_a_path_is_as_long_as_the_peers_device_takes() {
             let (mut a, to) = near.run(move |_| {
                 let mut a = a;
                 let place = UdpAddress::try_from(&at_b).expect("an address");
-                // By its place alone it is as far as our own device goes; when it is told, the id stays.
+                // By its place alone its limit is our own device's; when its own is known, the id stays.
                 let to = a.resolve(&place.into()).expect("on the same bridge");
                 assert_eq!(a.path(to).expect("resolved").frame_bytes_max, 1500 - headers);
                 assert_eq!(a.resolve(&at_b), Ok(to));
@@ -337,7 +337,7 @@ fn a_forked_child_keeps_the_queue_only_with_its_files() {
         drop(rail);
         let rail = host.open();
         drop(writer);
-        // The program is detached whatever the child has; the socket is the child's as well.
+        // The program is detached even if the child has descriptors; the socket is the child's as well.
         let child = Child::fork(&rail.descriptors());
         drop(rail);
         let error = host.try_open(|_| ()).err();

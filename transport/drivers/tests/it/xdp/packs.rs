@@ -55,7 +55,7 @@ fn what_goes_together_is_what_fits_and_goes_to_one_address() {
             (socket, address)
         };
         let ((here, at_here), (there, at_there)) = (plain(&other), plain(&other));
-        // What a path takes, the kernel says in the namespace of the thread that asks.
+        // The kernel gives a path's MTU in the namespace of the asking thread.
         let (rail, to_here) = host.resolve(rail, at_here.into());
         let (mut rail, to_there) = host.resolve(rail, at_there.into());
         let next = |socket: &UdpSocket| {
@@ -130,7 +130,7 @@ fn packs_come_apart_whoever_receives_them() {
                 assert_eq!(counters.frames_received - received, 4 * frames.len() as u64, "{counters:?}");
                 assert_eq!(counters.lost_malformed, 0);
             }
-            // To itself: by the companion, frame by frame, but for what it is sent.
+            // To itself: by the companion, frame by frame.
             let to = a.resolve(&a.local_address()).expect("its own address");
             frames.iter().for_each(|frame| commit(&mut a, to, frame));
             assert_eq!(a.flush(), Ok(frames.len()));

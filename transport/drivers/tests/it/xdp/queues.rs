@@ -70,8 +70,8 @@ fn what_comes_by_any_queue_is_received() {
             pair(&from, &at);
             let senders: Vec<UdpSocket> = from
                 .run(|_| (0..SENDERS).map(|_| UdpSocket::bind("10.8.0.1:0").expect("a free port")).collect());
-            // With one queue less than the device has, what comes by the last one goes through the kernel. (Attached generically, the program never sees
-            // that queue: such a device then forgets its number.)
+            // With one queue less than the device has, frames of the last one go through the kernel. (Attached
+            // generically, the program never sees that queue: such a device then forgets its number.)
             let without_last = (attach == Attach::Native).then_some((3, false));
             for (queues, all) in [(1, false), (4, true)].into_iter().chain(without_last) {
                 let rail = at.run(move |config| {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use drivers::DriverError;
 use drivers::xdp::{Rights, XdpConfig, XdpDriver};
 
-/// A user who is nobody.
+/// The user nobody.
 pub(crate) const NOBODY: u32 = 65534;
 
 /// Makes this thread one of a user without rights.
