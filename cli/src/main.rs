@@ -99,6 +99,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Doctor { pid: Some(pid), .. } => commands::doctor::process(pid, json),
         Command::Doctor { program, .. } => commands::doctor::doctor(program, json),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
+        Command::InstallCompletions(arguments) => commands::completions::install(&arguments, json),
         Command::Delta { command } => commands::delta::delta(&command, json),
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(sim) => commands::sim::simulate(sim.command, json),
