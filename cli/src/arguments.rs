@@ -179,6 +179,9 @@ slow is no reason.")]
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         program: Vec<OsString>,
     },
+    /// Install completions of shells and man pages for this user
+    #[command(long_about = crate::commands::completions::LONG_ABOUT)]
+    InstallCompletions(crate::commands::completions::CompletionArguments),
     /// Open AF_XDP sockets for ranks that have no rights, as root
     #[command(long_about = crate::commands::nic_helper::LONG_ABOUT)]
     NicHelper(crate::commands::nic_helper::NicHelperArguments),

@@ -19,6 +19,12 @@ pub(crate) enum CliError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("{path} could not be written: {error}")]
+    NotWritten { path: PathBuf, error: io::Error },
+    #[error(
+        "no folder for this user's completions and man pages: neither XDG_DATA_HOME nor HOME is an absolute path; set one of them, or name a folder with --prefix"
+    )]
+    NoHome,
     #[error("no nic-helper: {0}")]
     NicHelper(#[from] drivers::xdp::helper::HelperError),
     #[error(transparent)]

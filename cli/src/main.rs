@@ -96,6 +96,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Doctor { pid: Some(pid), .. } => commands::doctor::process(pid, json),
         Command::Doctor { program, mpi, .. } => commands::doctor::doctor(program, &mpi, json),
         Command::Env { provider_dir } => commands::env::env(provider_dir, json),
+        Command::InstallCompletions(arguments) => commands::completions::install(&arguments, json),
         Command::Delta { command } => commands::delta::delta(&command, json),
         Command::Demo(demo) => demo::demo(&demo, json),
         Command::Sim(_) => Err(CliError::ForDevelopers { command: "sim" }),

@@ -1,5 +1,6 @@
 //! One file for each group of commands.
 
+pub(crate) mod completions;
 pub(crate) mod copies;
 pub(crate) mod delta;
 pub(crate) mod doctor;
