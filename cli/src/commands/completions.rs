@@ -124,8 +124,8 @@ fn pages_of(
     page: &mut dyn FnMut(&str, &[u8]) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     let mut text = Vec::new();
-    // man(1) finds stillwire-run(1) also as `man stillwire run`.
-    clap_mangen::Man::new(command.clone().name(name.to_owned()).display_name(name.to_owned())).render(&mut text)?;
+    // A command that is built calls itself stillwire-run, which man(1) finds as `man stillwire run`, too.
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
     page(name, &text)?;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages_of(below, &format!("{name}-{}", below.get_name()), page)?;
@@ -148,9 +148,7 @@ mod tests {
     #[test]
     fn files_of_a_user_go_below_the_data_folder() {
         let folders = |data: Option<&str>, home: Option<&str>| {
-            let variable = |name: &str| {
-                if name == "HOME" { home } else { data }.map(PathBuf::from)
-            };
+            let variable = |name: &str| if name == "HOME" { home } else { data }.map(PathBuf::from);
             Folders::of_user(variable).map(|folders| folders.man).ok()
         };
         assert_eq!(folders(Some("/data"), Some("/home/a")), Some("/data/man/man1".into()));
