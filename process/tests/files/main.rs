@@ -45,20 +45,27 @@ static ALLOCATOR: Guarded = Guarded;
 /// A scenario, by name.
 type Scenario = (&'static str, fn(&Path));
 
-/// Arguments are those of libtest that `cargo test` and nextest give: parts of names, `--exact`, and `--list`.
+/// Arguments are those of libtest that `cargo test` and nextest give: parts of names, `--skip PART`, `--exact`, and `--list`.
 fn main() {
     let scenarios: Vec<Scenario> = [named::ALL, ends::ALL, refused::ALL, waiting::ALL].concat();
-    let has = |option: &str| std::env::args().any(|word| word == option);
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |option: &str| words.iter().any(|word| word == option);
+    let is_skip = |at: usize| at > 0 && words[at - 1] == "--skip";
+    let names = |skip: bool| {
+        let parts =
+            words.iter().enumerate().filter(move |(at, word)| !word.starts_with('-') && is_skip(*at) == skip);
+        parts.map(|(_, word)| word.as_str()).collect::<Vec<_>>()
+    };
     if has("--list") {
         let listed = scenarios.iter().filter(|_| !has("--ignored"));
         listed.for_each(|(name, _)| println!("{name}: test"));
         return;
     }
-    let exact = has("--exact");
+    let (wanted, skipped, exact) = (names(false), names(true), has("--exact"));
+    let matches = |name: &str, part: &str| if exact { name == part } else { name.contains(part) };
     let is_wanted = |name: &str| {
-        wanted.is_empty()
-            || wanted.iter().any(|word| if exact { name == word } else { name.contains(word.as_str()) })
+        (wanted.is_empty() || wanted.iter().any(|part| matches(name, part)))
+            && !skipped.iter().any(|part| matches(name, part))
     };
     let mut run = 0;
     for (name, scenario) in scenarios {
