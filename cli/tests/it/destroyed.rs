@@ -393,7 +393,7 @@ fn too_few_nodes_for_a_scheme_are_refused() {
     }
     let done = done(&mut stillwire(&["run", "-n", "4", "--parity", "raid", "--", "true"]));
     assert_eq!(done.code, Some(2), "{done:?}");
-    done.says(&["there are none, partner, xor, and rs:K+M"]);
+    done.says(&["expected none, partner, xor, or rs:K+M"]);
 }
 
 #[test]

@@ -337,7 +337,7 @@ fn a_nic_that_keeps_its_buffers_ends_the_freeze_and_nothing_else() {
     pair.send(1, &payload);
     let Err(error) = pair.ends[0].freeze(Duration::ZERO).map(drop) else { panic!("a frame is still held") };
     assert!(matches!(error, EndpointError::DrainTimeout { rail: 0, .. }), "{error}");
-    assert!(error.to_string().contains("the port goes on running"), "{error}");
+    assert!(error.to_string().contains("the port keeps running"), "{error}");
     switch.set_faults(Faults::NONE);
     pair.run_until("the message", |pair| pair.received == 1 && pair.sent == 1);
     drop(pair.ends[0].freeze(Duration::from_secs(1)).expect("now it gives them back"));

@@ -190,7 +190,7 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
         panic!("{error}")
     };
     assert_eq!((&lost[..], &silent[..]), (&[2][..], &[][..]));
-    let words = "(2 whole files): what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed; start from another generation";
+    let words = "(2 whole files): data of its group is lost on node 2 too, so 2 of 4 are left, and 3 are needed; start from another generation";
     assert!(error.to_string().contains(words), "{error}");
     // Of what could not be written to its end nothing is left.
     let names = files(&cluster, 1);

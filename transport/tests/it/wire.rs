@@ -164,7 +164,7 @@ fn every_refusal_says_what_was_expected_and_what_came() {
     assert_eq!(with(3, 77), "frame kind 77 is not known to wire version 1");
     assert_eq!(with(58, 128), "field flags holds 128, at most 3 is allowed");
     assert_eq!(with(59, 1), "field reserved holds 1, at most 0 is allowed");
-    assert_eq!(with(60, 5), "frame says 5 payload bytes, 0 came");
+    assert_eq!(with(60, 5), "frame announces 5 payload bytes, 0 arrived");
     assert_eq!(
         Frame::parse(&good[..20]).expect_err("short").to_string(),
         "frame of 20 bytes, its kind needs at least 80"
