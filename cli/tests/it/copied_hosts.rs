@@ -284,11 +284,7 @@ fn a_place_that_hosts_do_not_share_is_refused() {
         hosts.shared
     );
     let refused = hosts.run(&script, &[]).finish();
-    refused.says(&[
-        "no rank can be started on b",
-        &hosts.shared,
-        "copies need a place that all hosts share",
-    ]);
+    refused.says(&["no rank can be started on b", &hosts.shared, "copies need a place that all hosts share"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert_eq!(fs::read_dir(&hosts.shared).expect("a directory").count(), 0, "something is left there");
 }

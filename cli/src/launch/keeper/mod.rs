@@ -13,7 +13,7 @@ mod ranks;
 mod receive_address;
 mod silent;
 mod spawned;
-mod suspending;
+mod suspension;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -47,7 +47,7 @@ use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::version::VERSION;
-use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
 use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
@@ -148,7 +148,7 @@ struct Shell {
     files: files::Files,
     outputs: Outputs,
     inputs: input::Inputs,
-    suspension: suspending::Suspension,
+    suspension: suspension::Suspension,
     /// What the coordinator has been told of each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
@@ -393,7 +393,7 @@ impl Shell {
             files: files::Files::default(),
             outputs: Outputs::new(begin.shows_parts),
             inputs: input::Inputs::default(),
-            suspension: suspending::Suspension::default(),
+            suspension: suspension::Suspension::default(),
             told: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
@@ -446,7 +446,7 @@ impl Shell {
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         loop {
             self.pump();
-            self.tell_ranks();
+            self.report_ranks();
             self.watch_link()?;
             let timeout = self.timeout();
             let count = match self.epoll.wait(&mut events, timeout) {
@@ -660,21 +660,6 @@ impl Shell {
             ToKeeper::Begin(_) | ToKeeper::Leave => {}
         }
         Ok(())
-    }
-
-    /// Tells what has changed of the ranks.
-    fn tell_ranks(&mut self) {
-        let changed: Vec<_> = self
-            .keeper
-            .ranks()
-            .map(|(rank, phase, epoch)| (rank, (WirePhase::from(phase), epoch.0)))
-            .filter(|(rank, state)| self.told.get(rank) != Some(state))
-            .collect();
-        if !changed.is_empty() {
-            self.told.extend(changed.iter().copied());
-            let changes = changed.into_iter().map(|(rank, (phase, epoch))| (rank.0, phase, epoch)).collect();
-            self.tell(&FromKeeper::Ranks(changes));
-        }
     }
 
     /// Asks `epoll` for room to write only while something waits.

@@ -21,7 +21,7 @@ use transport::Rank;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
 use super::super::process::{PidNamespace, Process, RankEnds};
-use super::super::wire::FromKeeper;
+use super::super::wire::{FromKeeper, WirePhase};
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
 use crate::convert;
@@ -40,6 +40,21 @@ struct ExitedImage {
 }
 
 impl Shell {
+    /// Reports the ranks whose phase or epoch has changed.
+    pub(super) fn report_ranks(&mut self) {
+        let changed: Vec<_> = self
+            .keeper
+            .ranks()
+            .map(|(rank, phase, epoch)| (rank, (WirePhase::from(phase), epoch.0)))
+            .filter(|(rank, state)| self.told.get(rank) != Some(state))
+            .collect();
+        if !changed.is_empty() {
+            self.told.extend(changed.iter().copied());
+            let changes = changed.into_iter().map(|(rank, (phase, epoch))| (rank.0, phase, epoch)).collect();
+            self.tell(&FromKeeper::Ranks(changes));
+        }
+    }
+
     /// What the machine tells a rank.
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
         if self.spoken_for.contains(&rank) {
