@@ -2,4 +2,6 @@
 
 mod parity_job;
 mod sim;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
 mod support;

@@ -47,7 +47,7 @@ use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::version::VERSION;
-use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
