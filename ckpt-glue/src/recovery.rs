@@ -5,7 +5,7 @@
 //! 1. *Fence.* All keepers end the processes of the old life, and the store takes no commit of it any more. Which
 //!    generation is the newest committed one is asked only afterwards, so the answer cannot change.
 //! 2. *Decide.* A new life and that generation, durable before anything acts on it. A restart after a crash finds the
-//!   decision.
+//!    decision.
 //! 3. *Start.* Every rank restores what the decision names. A fault here is a fault like any other: back to 1, with a new
 //!    life.
 

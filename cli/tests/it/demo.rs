@@ -100,9 +100,10 @@ fn an_mpi_that_is_odd_is_no_reason_to_show_nothing() {
     assert!(why.ends_with("mpicc fails: sort.c: fatal error: nothing"), "{why}");
     let why = without_mpi(Some("cp /bin/true \"$3\""));
     assert!(why.ends_with("mpicc makes no program of an MPI library"), "{why}");
-    // A library with the name of MPICH's, and a program that ends at once.
+    // A library with the name of MPICH's, which uses libfabric, and a program that ends at once.
     let why = without_mpi(Some(
-        "d=$(dirname \"$3\"); cc -shared -Wl,-soname,libmpi.so.12 -o $d/libmpi.so.12 -x c /dev/null; echo 'int main() { return 7; }' > $d/m.c
+        "d=$(dirname \"$3\"); echo 'char fabric[] = \"libfabric.so.1\";' > $d/l.c
+         cc -shared -Wl,-soname,libmpi.so.12 -o $d/libmpi.so.12 $d/l.c; echo 'int main() { return 7; }' > $d/m.c
          cc -o \"$3\" $d/m.c -Wl,--no-as-needed $d/libmpi.so.12 -Wl,-rpath,$d",
     ));
     assert!(why.contains("its rehearsal ended with exit code 7: "), "{why}");

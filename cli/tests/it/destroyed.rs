@@ -383,8 +383,8 @@ fn links_that_crawl_cost_checkpoints() {
 #[test]
 fn too_few_nodes_for_a_scheme_are_refused() {
     for (parity, nodes, words) in [
-        ("rs:4+2", "4", "rs:4+2 wants groups of at least 6 nodes, the job has 4"),
-        ("xor", "1", "xor wants groups of at least 2 nodes, the job has 1"),
+        ("rs:4+2", "4", "rs:4+2 needs groups of at least 6 nodes, the job has 4"),
+        ("xor", "1", "xor needs groups of at least 2 nodes, the job has 1"),
     ] {
         let command = ["run", "-n", "4", "--nodes", nodes, "--parity", parity, "--", "true"];
         let done = done(&mut stillwire(&command));

@@ -316,7 +316,7 @@ fn a_program_with_points_reads_on_behind_the_point() {
     let mut command =
         stillwire(&["run", "-n", "1", "--ckpt-every", "40ms", "--ckpt-dir", &place.job_text(), "--"]);
     command.arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_program_with_points_reads_on_behind_the_point", "--nocapture"]);
+    command.args(["--exact", "stdin::a_program_with_points_reads_on_behind_the_point", "--nocapture"]);
     command.stdin(holding(&bytes));
     let mut job = Running::start(command).reading();
     for _ in 0..2 {

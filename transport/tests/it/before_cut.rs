@@ -1,7 +1,6 @@
 //! R4: a rank that has cut helps one that has not, with frames that it could have sent before its cut, and nothing
 //! else.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{Fate, World, config, port_id};

@@ -1,6 +1,5 @@
 //! Ports that stand still and go on: in place (R2, R3, R4), and in a new life (R7, R10).
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;

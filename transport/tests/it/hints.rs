@@ -1,6 +1,5 @@
 //! R20: a port that pauses says so, and nothing depends on it.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{DELAY, Fate, World, config, pattern};

@@ -1,6 +1,5 @@
 //! R7 and R13: only an equal life counts, and the life in a header is its sender's.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{LIFE, World, config};

@@ -13,4 +13,5 @@ mod replay;
 mod resync;
 mod tx_fast_path;
 mod wire;
+#[expect(clippy::cast_possible_truncation, reason = "test data")]
 mod world;

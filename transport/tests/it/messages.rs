@@ -1,7 +1,6 @@
 //! Messages between ports: every size, every order, every loss.
 #![expect(clippy::cast_possible_truncation, reason = "test data")]
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{Fate, World, config, pattern};

@@ -1,6 +1,5 @@
 //! R11: memory returned to its owner is neither read nor written, even if frames are lost, doubled, late or frozen.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{Fate, World, config, pattern};

@@ -1,6 +1,5 @@
 //! R11: payloads that are pulled out of the sender's memory, and all interruptions of that.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! R21, R22: what has been sent once is no sign of life when it is sent again.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{Fate, World, config, pattern};

@@ -1,7 +1,6 @@
 //! Ports that start in a new life: both ends of a link find together, or find out that they cannot (R10, R12).
 #![expect(clippy::cast_possible_truncation, reason = "test data")]
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::net::Ipv4Addr;
 use std::time::Duration;
 

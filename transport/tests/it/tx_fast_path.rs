@@ -1,7 +1,6 @@
 //! The fast path of a message is the slow path in fewer steps: the same frame, the same state; and it is taken only if
 //! nothing waits and no rail must be chosen.
 
-#[expect(clippy::cast_possible_truncation, reason = "test data")]
 use std::time::Duration;
 
 use crate::world::{Node, World, pattern};
