@@ -125,7 +125,8 @@ fn pages_of(
 ) -> Result<(), CliError> {
     let mut text = Vec::new();
     // man(1) finds stillwire-run(1) also as `man stillwire run`.
-    clap_mangen::Man::new(command.clone().name(name.to_owned()).display_name(name.to_owned())).render(&mut text)?;
+    clap_mangen::Man::new(command.clone().name(name.to_owned()).display_name(name.to_owned()))
+        .render(&mut text)?;
     page(name, &text)?;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages_of(below, &format!("{name}-{}", below.get_name()), page)?;
@@ -148,9 +149,7 @@ mod tests {
     #[test]
     fn files_of_a_user_go_below_the_data_folder() {
         let folders = |data: Option<&str>, home: Option<&str>| {
-            let variable = |name: &str| {
-                if name == "HOME" { home } else { data }.map(PathBuf::from)
-            };
+            let variable = |name: &str| if name == "HOME" { home } else { data }.map(PathBuf::from);
             Folders::of_user(variable).map(|folders| folders.man).ok()
         };
         assert_eq!(folders(Some("/data"), Some("/home/a")), Some("/data/man/man1".into()));
