@@ -40,17 +40,18 @@ pub(crate) struct FlushArguments {
     /// Copy every Nth generation, in the background [default with --flush-to: 1]
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
     flush_every: Option<u32>,
-    /// Where copies go: a shared directory, which must be there, or s3://BUCKET/PREFIX (region, endpoint and credentials are taken from AWS_REGION,
-    /// AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). Several jobs may have the same
+    /// Copy generations to this place: a shared directory, which must exist, or s3://BUCKET/PREFIX. Several jobs may use the same place.
+    ///
+    /// For S3, the region, the endpoint and the credentials come from AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     #[arg(long, value_name = "LOCATION")]
     flush_to: Option<CopyLocation>,
-    /// Copies that are kept: the newest ones, and what these hang on [default: 2]
+    /// Number of copies that are kept: the newest ones, and the copies that these depend on [default: 2]
     #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
     flush_keep: Option<u32>,
-    /// A copy after so many that hang on others is whole, and so is one after those since the last whole one have taken more room than that one [default: 64]
+    /// Write a whole copy after this many incremental ones, or earlier, if these have taken more room than the last whole copy [default: 64]
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
     flush_whole_every: Option<u32>,
-    /// A copy that makes no progress for so long is given up, and the next one is tried when the place answers [default: 180s]
+    /// Give up a copy that makes no progress for this time, and try the next one when the place answers [default: 180s]
     #[arg(long, value_name = "D", value_parser = duration_argument, requires = "flush_to")]
     flush_patience: Option<Duration>,
 }
