@@ -550,7 +550,7 @@ pub(crate) fn verify(
     let any = reports.iter().any(|report| !report.copies.is_empty());
     show(&reports, json)?;
     if !json && any {
-        let damaged = "damaged: see above. What hangs on a damaged copy cannot be used either, and new copies may go on hanging on it: remove its folder, and they do not";
+        let damaged = "damaged: see above. A copy that depends on a damaged one cannot be used either. New copies may depend on it, too, until you remove its folder";
         say!("{}", if is_whole { "every byte is as it was copied" } else { damaged })?;
     }
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })

@@ -309,11 +309,11 @@ fn resolve(name: &str) -> Result<IpAddr, CliError> {
         Ok(addresses) if !addresses.is_empty() => addresses,
         Ok(_) => {
             return Err(CliError::Hosts {
-                problem: format!("no address is known of {name}; give it: {name}@IP"),
+                problem: format!("no address of {name} is known; name it: {name}@IP"),
             });
         }
         Err(error) => {
-            let problem = format!("no address is known of {name} ({error}); give it: {name}@IP");
+            let problem = format!("no address of {name} is known ({error}); name it: {name}@IP");
             return Err(CliError::Hosts { problem });
         }
     };

@@ -307,12 +307,12 @@ impl Observer for Progress {
             Notice::NotSpawned { rank, problem } => {
                 self.warn(&format!("rank {rank} could not be started: {problem}"))
             }
-            Notice::KeeperLost { host, why } => self.warn(&format!("the keeper of {host}: {why}")),
+            Notice::KeeperLost { host, why } => self.warn(&format!("the node daemon (keeper) of {host}: {why}")),
             Notice::RailLost { rank, nic, is_possible: true } => {
                 self.warn(&format!("rank {rank}: its rail over {nic} has died: all ranks go over udp"));
             }
             Notice::RailLost { rank, nic, is_possible: false } => self.warn(&format!(
-                "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned would hear of no other place: it waits for the NIC"
+                "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned cannot learn another address: it waits for the NIC"
             )),
             Notice::RailReplaced { nic, refused: None } => {
                 self.repeats.over(RAIL);

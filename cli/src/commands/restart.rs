@@ -130,7 +130,7 @@ pub(crate) fn prepare(
     }
     if kept && !keeps_ids {
         tell(format_args!(
-            "warning: ranks had pid namespaces, and get new ids now: what the program itself has noted of its ids is not right any more"
+            "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
         ));
     }
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
@@ -196,7 +196,7 @@ fn rail(
         return Ok(Some(decided));
     }
     tell(format_args!(
-        "ranks went over {decided} last; with hosts that were not there they go over {}, unless --nic says otherwise",
+        "ranks went over {decided} last; with new hosts they go over {}, unless --nic says otherwise",
         named.nic()?
     ));
     Ok(None)

@@ -362,7 +362,7 @@ pub(crate) fn supervise(
             let elsewhere = if plan.nodes.len() > 1 { ", on other hosts with --hosts" } else { "" };
             let is_lost =
                 matches!(outcome.report.ending, Ending::Failed { reason: StopReason::NothingToRestore, .. });
-            let kept = if is_lost { "could be had if what was lost of it came back" } else { "is kept" };
+            let kept = if is_lost { "can be restored if its lost images come back" } else { "is kept" };
             tell(format_args!(
                 "generation {generation} {kept}; go on with `stillwire restart {path}`{elsewhere}"
             ));

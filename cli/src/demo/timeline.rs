@@ -274,7 +274,9 @@ impl Observer for Timeline {
             Notice::NotSpawned { rank, problem: error } => {
                 self.say(&format!("rank {rank} could not be started: {error}"))
             }
-            Notice::KeeperLost { host, why } => self.say(&format!("the keeper of {host}: {why}")),
+            Notice::KeeperLost { host, why } => {
+                self.say(&format!("the node daemon (keeper) of {host}: {why}"))
+            }
             Notice::Store { what, error } => self.say(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.say(&format!("rank {rank} is ended: {reason}")),
             Notice::Damaged { generation, .. } => self.say(&format!("generation {generation} is damaged")),

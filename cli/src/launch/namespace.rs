@@ -102,7 +102,7 @@ impl Step {
 /// Why a rank cannot have a pid namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "a pid namespace of its own for a rank is not to be had: cannot {}: {} ({errno}); {}, or start without --pid-namespace",
+    "a pid namespace for a rank is not available: cannot {}: {} ({errno}); {}, or start without --pid-namespace",
     step.words(),
     errno.desc(),
     step.fix(*errno)

@@ -399,10 +399,10 @@ fn version(frame: &[u8]) -> Option<String> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error(
-        "what came is no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
+        "the bytes received are no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
     )]
     TooLong { found: usize },
-    #[error("what came is no frame of a keeper's link ({0}); {STRAY}")]
+    #[error("the bytes received are no frame of a keeper's link ({0}); {STRAY}")]
     NoFrame(#[from] postcard::Error),
     #[error("it has version {found} of stillwire, and this is {VERSION}: install the same on both")]
     OtherVersion { found: String },

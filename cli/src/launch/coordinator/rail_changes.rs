@@ -271,7 +271,10 @@ impl Shell<'_> {
                 let process = processes.get(&rank).filter(|process| process.pid == pid);
                 let refused = Some(match process {
                     Some(_) => {
-                        format!("it has not answered in {} s; `ps` shows what it has", RAIL_MAX.as_secs())
+                        format!(
+                            "it has not answered in {} s; `stillwire ps` shows its NIC",
+                            RAIL_MAX.as_secs()
+                        )
                     }
                     None => "it has ended".to_owned(),
                 });

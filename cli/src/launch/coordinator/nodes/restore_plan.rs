@@ -631,7 +631,7 @@ fn take_ahead(round: &mut Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
         match decisions.iter().map(|decision| decision.open()).collect::<Result<Vec<_>, _>>() {
             Ok(decisions) => drop(ahead.insert(*node, decisions)),
             Err(error) => {
-                let path = "what a keeper tells".to_owned();
+                let path = "the answer of a node daemon (keeper)".to_owned();
                 round.refused.insert(*node, StoreError::Record { path, error }.into());
             }
         }
