@@ -31,7 +31,7 @@ use crate::text;
 /// Copies that are kept, if nobody says otherwise.
 const KEEP: u32 = 2;
 
-/// Copies that hang on one whole copy, likewise: what a whole one costs is spread over them, and none hangs on one that is older.
+/// Copies that depend on one whole copy, likewise: they share the cost of the whole one, and none depends on an older one.
 const WHOLE_EVERY: u32 = 64;
 
 /// What is copied outside the nodes, and where.
@@ -196,7 +196,7 @@ pub(crate) fn bring(
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
     let (generation, brings) = loop {
         let tried = bring_copy(path, from, &copies, copied, quiet);
-        // Whoever names a generation wants no other.
+        // A user who names a generation wants no other.
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
             (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
@@ -376,7 +376,7 @@ pub(crate) fn place_of(path: &Path) -> Result<Option<CopyLocation>, CliError> {
     let place = CopyLocation::Folder(path.to_owned());
     let (above, named) = split(&place);
     let found = match above.open().and_then(|target| jobs(&*target)) {
-        // Whoever wants a job's directory there says what was expected.
+        // A caller that wants a job's directory there says what was expected.
         Err(StorageError::NotFound { .. } | StorageError::WrongType { .. }) => return Ok(None),
         found => found?,
     };

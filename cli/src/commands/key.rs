@@ -19,7 +19,7 @@ pub(crate) struct KeyArgument {
 }
 
 impl KeyArgument {
-    /// Whether a file is named, which is an option that must not come to nothing.
+    /// Whether a file is named: an option that must not be ignored silently.
     pub(super) fn is_named(&self) -> bool {
         self.key_file.is_some()
     }

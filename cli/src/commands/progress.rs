@@ -89,7 +89,7 @@ impl Progress {
         self.printer.print(stream, bytes);
     }
 
-    /// What is printed next begins a line, whoever has left one without an end. Of a job whose output is passed on as it is, nothing is added to it.
+    /// The next message begins a new line, even if a rank has left one without an end. Output that is passed on unchanged gets no such line end.
     fn end_line(&self) {
         if let Some((_, stream)) = self.begun.take().filter(|_| !self.is_bare) {
             self.printer.print(stream, b"\n".to_vec());

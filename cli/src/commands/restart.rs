@@ -94,7 +94,7 @@ pub(crate) fn prepare(
         }
     }
     if purpose == Purpose::Repair {
-        // Whoever asks whether all is whole wants every byte of it read.
+        // A user who asks whether all is whole wants every byte of it read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
         suspects.extend(directory.generations()?.into_iter().filter(committed).map(|found| found.id));
     }
@@ -238,7 +238,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// What a new life begins from, and which generations are not whole. It must be there: whoever restarts a job does not want it from the beginning.
+/// The generation from which a new life begins, and the generations that are not whole. A generation must exist: a restart never begins a job anew.
 fn choose(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,

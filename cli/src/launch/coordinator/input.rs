@@ -25,7 +25,7 @@ use crate::error::CliError;
 struct Feed {
     /// Behind the last byte in its pipe.
     taken: u64,
-    /// Behind the last byte that the thread was asked for, and that the keeper was told.
+    /// Behind the last byte that the thread was asked for, and that the keeper was sent.
     asked: u64,
     sent: u64,
     /// The keeper knows where the input ends.

@@ -43,7 +43,7 @@ fn causes(
         return silent.iter().map(|node| (*node, Cause::Silent)).collect();
     }
     let elapsed = said.values().map(|account| account.elapsed_ms).max().unwrap_or(0);
-    // Whoever is only waited for has less than half of that, and whoever waits for one that is late hardly anything.
+    // A node that others wait for has less than half of that, and a node that waits for a late one hardly anything.
     let most_of = |of: &dyn Fn(&WireAccount) -> u64, cause: fn(Duration) -> Cause| {
         let of_each = || said.iter().map(|(node, account)| (*node, of(account)));
         let most = of_each().map(|(_, time)| time).max().unwrap_or(0);

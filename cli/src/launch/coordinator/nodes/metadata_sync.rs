@@ -40,7 +40,7 @@ impl Shell<'_> {
         });
         match joined([here].into_iter().chain(theirs).collect()) {
             Ok(decisions) if decisions == restore.records.decisions => {
-                // They were told all of it.
+                // They have received all of it.
                 let host = ahead.keys().next().map(|node| self.plan.nodes[node.0 as usize].name());
                 let problem = StoreError::LifeTaken { counter: restore.counter() }.to_string();
                 self.unfit.get_or_insert(CliError::Unfit { host: host.unwrap_or_default(), problem });
