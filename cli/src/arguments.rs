@@ -31,8 +31,8 @@ const LONG_ABOUT: &str = "\
 Run, checkpoint and restart parallel programs that survive failures.
 
 `stillwire run` starts a program on many ranks. Their messages go over a transport whose state can be frozen at any \
-instant, so a checkpoint is a local act of each rank: no barrier, no draining, pauses of milliseconds or less. When a \
-rank dies, the job rolls back to its last checkpoint by itself and goes on.
+instant, so each rank takes its checkpoint locally: no barrier, no draining, pauses of milliseconds or less. When a \
+rank dies, the job rolls back to its last checkpoint by itself and continues.
 
 Begin with `stillwire demo`: it sorts integers on four processes, takes checkpoints under full traffic, kills one \
 process, and shows what happens.";
@@ -244,7 +244,7 @@ pub(crate) struct Passed {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// What is done when a rank dies.
+/// Reaction to the death of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum FaultAction {
     /// Roll back to the last checkpoint and go on
@@ -262,7 +262,7 @@ impl From<FaultAction> for OnFault {
     }
 }
 
-/// What is done when a rank ends by itself with an exit code, before it has finished.
+/// Reaction to a rank that ends by itself with an exit code, before it has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ExitAction {
     /// End the job with that code; its checkpoints stay
@@ -280,7 +280,7 @@ impl From<ExitAction> for OnExit {
     }
 }
 
-/// What tags of data frames cover.
+/// The part of a data frame that its tag covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum AuthArgument {
     /// Header, length and number of each frame
