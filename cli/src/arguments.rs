@@ -31,8 +31,8 @@ const LONG_ABOUT: &str = "\
 Run, checkpoint and restart parallel programs that survive failures.
 
 `stillwire run` starts a program on many ranks. Their messages go over a transport whose state can be frozen at any \
-instant, so a checkpoint is a local act of each rank: no barrier, no draining, pauses of milliseconds or less. When a \
-rank dies, the job rolls back to its last checkpoint by itself and goes on.
+instant, so each rank takes its checkpoint locally: no barrier, no draining, pauses of milliseconds or less. When a \
+rank dies, the job rolls back to its last checkpoint by itself and continues.
 
 Begin with `stillwire demo`: it sorts integers on four processes, takes checkpoints under full traffic, kills one \
 process, and shows what happens.";
@@ -60,62 +60,67 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run a program on many ranks
     #[command(long_about = concat!("\
-Run a program on many ranks, checkpoint it, and roll it back when a rank is killed or a node is lost.
+Run a program on many ranks, checkpoint it, and roll it back when a signal kills a rank or a node is lost.
 
-Each rank is a process of its own; its output is shown with its rank in front. When a rank exits with a code other than 0, or calls MPI_Abort, \
+Each rank is a separate process; `run` prints its output with the rank's number in front. When a rank exits with a code other than 0, or calls MPI_Abort, \
 the job ends with that code (--on-exit).
 
-MPI programs run as they are: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. What a program \
-links, or what mpi4py loads in a python program that imports it, shows which MPI library it uses (--mpi overrides). Programs of MPICH and Intel MPI are started here, with the libfabric provider \
-(libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says) as their only network. Open MPI's are \
-handed to its own mpirun, with the provider selected, and cannot be saved yet. A program of an MPICH without libfabric, as Debian's, runs on one \
+MPI programs run unchanged: `stillwire run -n 4 -- python3 script.py`, `stillwire run -n 4 -- ./a.out`. The libraries of the program show which MPI it uses; \
+for a python program that imports mpi4py, the library of mpi4py does (--mpi overrides). `run` itself starts programs of MPICH and Intel MPI, with the libfabric provider \
+as their only network (libstillwire_fi.so, beside this program, in ../lib, or where STILLWIRE_PROVIDER says). Open MPI's own mpirun \
+starts its programs, with the provider selected; they cannot be saved yet. If the program's MPICH has no libfabric, as Debian's, the program runs on an MPICH \
 that has it (--mpi-from).
 
-With ", checkpoint_options!(), " programs are checkpointed and rolled back: those that use the `session` interface at the points that \
-they name, all others as whole processes, at any instant. An MPI program without any of these is ended when a rank dies. Several \
-nodes (--hosts, --nodes) keep what it takes to rebuild the images of one of them that is lost (--parity).
+With ", checkpoint_options!(), ", `run` checkpoints the program and rolls it back. Programs with the `session` interface are saved at the points that \
+they name, all others as whole processes, at any instant. Without any of these options, the death of a rank ends an MPI program. Several \
+nodes (--hosts, --nodes) store parity, from which the images of a lost node are rebuilt (--parity).
 
-With --time-limit the job ends by itself. A last checkpoint begins so early that it is durable in time: three times as long before \
-the limit as the longest one took, and at least 1s; if none has been taken yet, as long as one may take (--ckpt-timeout), but not \
-in the first half of the limit. `stillwire restart` goes on, with a limit of the same length or its own."))]
+With --time-limit the job ends by itself, after a last checkpoint. It begins before the limit by three times the duration of the longest checkpoint so far, \
+and by at least 1s. If the job has taken none yet, it begins before the limit by --ckpt-timeout, but not in the first half of the limit. \
+`stillwire restart` continues the job, with a limit of the same length or its own."))]
     Run(Box<RunArguments>),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
-    /// Go on with a job whose processes are gone, from its last checkpoint
+    /// Continue a job whose processes are gone, from its last checkpoint
     #[command(long_about = "\
-Go on with a job whose processes are gone, from its last checkpoint.
+Continue a job whose processes are gone, from its last checkpoint.
 
-DIR is the job's directory: everything that is needed (program, arguments, ranks, settings) stands in it. Damaged \
-generations are passed over, with a message, in favour of the newest whole one. A job that has finished is not restarted, \
-unless you name a generation to begin from. Each restart is a life of its own: two \
-restarts of one generation never mix.
+DIR is the job's directory; it holds the program's path, its arguments, ranks and settings. `restart` skips damaged generations, with a message, \
+and begins from the newest intact one. It restarts a finished job only if you name a generation. Each restart begins a new incarnation of the job, \
+called a life: two restarts of one generation never mix.
 
 Options about hosts, domains, addresses, the NIC and copies, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
---generation, --from, --key-file, --time-limit and --no-pid-namespace are for this run alone.")]
+--generation, --from, --key-file, --time-limit and --no-pid-namespace apply to this run alone.")]
     Restart(Box<RestartArguments>),
-    /// Rebuild what nodes of a job that does not run have lost
+    /// Rebuild lost images and parity of a job that does not run
     #[command(long_about = "\
-Rebuild what nodes of a job that does not run have lost: images and parity of its newest generation that can be had, on nodes that were emptied, on spares \
-(--hosts), and wherever bytes are damaged. `restart` does that too, before any rank starts. Ends with exit code 3 if no generation is whole on all \
-nodes afterwards. What it is told of hosts, domains and addresses is for it alone: a restart on a spare is told again.")]
+Rebuild lost images and parity of a job that does not run: on emptied nodes, on spares (--hosts), and where bytes are damaged.
+
+`restart` does this too, before any rank starts. The exit code is 3 if no generation is intact on all nodes afterwards. \
+Options about hosts, domains and addresses apply to this command alone: give them again to a restart on a spare.")]
     Repair(RepairArguments),
     /// List the running jobs and their ranks
     #[command(long_about = "\
-List the running jobs and their ranks: what each is doing, in which process, in which epoch, and of the last checkpoint how long \
-it stood still for it and the size of its image. Of a job of many ranks those that do the same are one line; --json has every one.")]
+List the running jobs and their ranks: the activity, the process and the epoch of each rank, the pause of its last checkpoint and the size of its image.
+
+Ranks of a large job that do the same share a line; --json lists every rank.")]
     Ps,
-    /// Have ranks of a running job reach other hosts over another NIC
+    /// Move ranks of a running job to another NIC
     #[command(long_about = "\
-Have ranks of a running job reach other hosts over another NIC.
+Move ranks of a running job to another NIC.
 
-The ranks run on, and nothing of what they send is lost or comes twice. Where a NIC takes the place of another one at the address that peers know, as \
-UDP and AF_XDP do on one device, each rank stops for as long as it takes to open it, and goes on as it was if it cannot have it. Where the address \
-is another one, as to and from RDMA, or on another device, all ranks change together (so without --rank): each opens the new NIC beside the old one, and \
-closes the old one when all ranks reach each other over the new. If one cannot, or does not answer, nobody changes. The command says what each rank has, \
-or why not, and fails if one has not. Ranks that are rolled back later come back over the NIC that they were given. \
-What all ranks went over last `restart` goes over, too, unless it has a --nic of its own, or hosts that were not there before: then by the --nic that was named last.
+The ranks continue to run; no message is lost or duplicated.
 
-A job whose RDMA device fails under it, such as by its port going down, goes over to udp by itself, and later lives of it, too, until it is told otherwise.")]
+If the new NIC has the address that peers know, as UDP and AF_XDP on one device, each rank changes alone. It pauses while it opens the new NIC, \
+and keeps the old one if that fails.
+
+If the address differs, as to and from RDMA, or on another device, all ranks change together, so without --rank. Each opens the new NIC beside the old one, \
+and closes the old one when all ranks reach each other over the new. If one rank fails or does not answer, no rank changes.
+
+The command prints the NIC of each rank, or why it has not changed, and fails if one has not. Ranks that are rolled back later keep their new NIC. \
+`stillwire restart` uses the NIC that all ranks used last. With its own --nic, or with new hosts, it uses the --nic that was named last.
+
+If an RDMA device fails under a job, for example because its port goes down, the job moves to udp by itself. Its later incarnations (lives) use udp, too, until you name another NIC.")]
     Rail(RailArguments),
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
@@ -125,15 +130,15 @@ A job whose RDMA device fails under it, such as by its port going down, goes ove
     Inspect(InspectArguments),
     /// Check every byte of a job's generations
     Verify(VerifyArguments),
-    /// Write what of a file has changed, put it together again, keep checkpoints of it: sign, make, apply, add, get, ls
+    /// Write deltas of a file, apply them, and keep checkpoints of it: sign, make, apply, add, get, ls
     #[command(long_about = "\
-Write what of a file has changed, put it together again, keep checkpoints of it.
+Write deltas of a file, apply them, and keep checkpoints of it.
 
-`sign`, `make` and `apply` read and write files that you name. `make` compares a file with a base, or with the base's signature, which is a 256th \
-of it, and writes the blocks that differ. `apply` puts deltas on a base, or on a full one. `add`, `get` and `ls` keep checkpoints of one file in a folder: \
-numbers, signatures and bases are chosen there.
+`sign`, `make` and `apply` read and write files that you name. `make` compares a file with a base, or with the base's signature (1/256 of its size), \
+and writes the blocks that differ. `apply` applies deltas to a base, or to a full delta. `add`, `get` and `ls` keep checkpoints of one file in a folder, \
+and choose numbers, signatures and bases there.
 
-Blocks are compressed in packets where that pays. Every byte is checked when it is read. No file is written over, and what was not finished is removed.")]
+Blocks are compressed in packets where that pays. Every byte is verified when it is read. No command overwrites a file, and each removes its unfinished files.")]
     Delta {
         #[command(subcommand)]
         command: crate::commands::delta::DeltaCommand,
@@ -143,46 +148,45 @@ Blocks are compressed in packets where that pays. Every byte is checked when it 
 Sort integers on four processes over UDP, with bursts of messages in flight at every checkpoint; kill one process with SIGKILL at a \
 random instant; let the job roll back by itself; verify the result.
 
-Where mpicc is MPICH's, or of its family, and libstillwire_fi.so is beside this program, the program is an MPI program that knows \
-nothing of checkpoints: it is compiled, rehearsed for a moment, and saved as whole processes. Else, and with --native, it is NAS IS \
+If mpicc belongs to MPICH or its family, and libstillwire_fi.so is beside this program, `demo` compiles an MPI program that knows \
+nothing of checkpoints, tries it for a moment, and saves it as whole processes. Otherwise, and with --native, it runs NAS IS \
 with its official verification, which names the points at which it is saved; one line says why.
 
-Prints a timeline: checkpoints with the pause of each rank and its parts, the messages that were saved in each of the five \
-states, bytes, and the times of detection and recovery. Ends with exit code 0 only if the result is verified and at least \
+`demo` prints a timeline: checkpoints with the pause of each rank and its parts, the messages that were saved in each of the five \
+states, bytes, and the times of detection and recovery. The exit code is 0 only if the result is verified, at least \
 three checkpoints were committed, one process was killed, and one rollback happened.")]
     Demo(DemoArguments),
     /// Print the variables with which your own mpiexec finds the libfabric provider
     #[command(long_about = "\
 Print the variables with which your own mpiexec finds the libfabric provider, for a shell: eval \"$(stillwire env)\". \
-MPICH and Intel MPI take them as they are; Open MPI's mpirun wants -x FI_PROVIDER_PATH -x FI_PROVIDER besides.")]
+MPICH and Intel MPI read them as they are; Open MPI's mpirun also needs -x FI_PROVIDER_PATH -x FI_PROVIDER.")]
     Env {
         /// Folder of libstillwire_fi.so; by default the one of this program, or ../lib, or STILLWIRE_PROVIDER
         #[arg(long, value_name = "DIR")]
         provider_dir: Option<PathBuf>,
     },
-    /// Look at what a program would run over, and at what this machine allows
+    /// Check the MPI library of a program, and what this machine permits
     #[command(long_about = "\
-Look at what a program would run over, and at what this machine allows: which MPI library and which libfabric the program \
-really loads, whether that takes the provider, and what the kernel permits. What is wrong is shown with what to do about it.
+Check a program and this machine: which MPI library and which libfabric the program really loads, whether libfabric loads the provider, \
+and what the kernel permits. Each problem is printed with its cure.
 
-With --pid it looks at a process that runs: whether it could be saved by a checkpoint, and what speaks against it.
+With --pid, `doctor` checks a running process: whether a checkpoint can save it, and what prevents that.
 
-Without a program it looks at the provider and the machine. Ends with exit code 3 if something does not work; what is only \
-slow is no reason.")]
+Without a program, `doctor` checks the provider and the machine. The exit code is 3 if something does not work; slow parts do not count.")]
     Doctor {
-        /// A process that runs: could it be saved?
+        /// Check whether a checkpoint can save the running process N
         #[arg(long, value_name = "N", conflicts_with = "program")]
         pid: Option<u32>,
         #[command(flatten)]
         mpi: MpiArguments,
-        /// The program, as it is given to `run`
+        /// The program and its arguments, as for `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
         program: Vec<OsString>,
     },
     /// Install completions of shells and man pages for this user
     #[command(long_about = crate::commands::completions::LONG_ABOUT)]
     InstallCompletions(crate::commands::completions::CompletionArguments),
-    /// Open AF_XDP sockets for ranks that have no rights, as root
+    /// Open AF_XDP sockets, as root, for ranks without privileges
     #[command(long_about = crate::commands::nic_helper::LONG_ABOUT)]
     NicHelper(crate::commands::nic_helper::NicHelperArguments),
     /// Run one of the example programs: is, burst or ring
@@ -240,7 +244,7 @@ pub(crate) struct Passed {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// What is done when a rank dies.
+/// Reaction to the death of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum FaultAction {
     /// Roll back to the last checkpoint and go on
@@ -258,7 +262,7 @@ impl From<FaultAction> for OnFault {
     }
 }
 
-/// What is done when a rank ends by itself with an exit code, before it has finished.
+/// Reaction to a rank that ends by itself with an exit code, before it has finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ExitAction {
     /// End the job with that code; its checkpoints stay
@@ -276,7 +280,7 @@ impl From<ExitAction> for OnExit {
     }
 }
 
-/// What tags of data frames cover.
+/// The part of a data frame that its tag covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum AuthArgument {
     /// Header, length and number of each frame
@@ -287,7 +291,7 @@ pub(crate) enum AuthArgument {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// How many ranks
+    /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = number::<u32>(1..=4096))]
     pub(crate) ranks: u32,
     #[command(flatten)]
@@ -304,19 +308,18 @@ pub(crate) struct RunArguments {
     pub(crate) key: KeyArgument,
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
-    /// Address on which ranks receive that run here; parity between nodes goes over further networks, too: 10.0.0.1+10.1.0.1
+    /// Address on which ranks on this host receive. Parity between nodes also uses further networks, such as 10.0.0.1+10.1.0.1
     #[arg(long, value_name = "IP[+IP]", default_value = "127.0.0.1")]
     pub(crate) bind: Addresses,
-    /// What the authentication of frames covers; by default the payload too unless --bind is a loopback address
+    /// Parts of each frame that its authentication covers [default: full, but header if --bind is a loopback address]
     #[arg(long, value_enum)]
     pub(crate) auth: Option<AuthArgument>,
     #[command(flatten)]
     pub(crate) nic: NicArgument,
-    /// Over what ranks talk: auto, shared memory within the host and the NIC otherwise; nic or shm, one of them alone; udp, the NIC alone, which is UDP;
-    /// by default what STILLWIRE_RAILS says, or auto
+    /// Ways of messages between ranks: auto, shared memory within a host and the NIC between hosts; nic or shm, only this one; udp, only the NIC, which is UDP [default: STILLWIRE_RAILS, or auto]
     #[arg(long, value_parser = PossibleValuesParser::new(RailChoice::ALL.map(RailChoice::name)))]
     pub(crate) rails: Option<String>,
-    /// Write down every frame of every rail of the ranks, in pcapng files in this folder, which is made; `stillwire inspect` explains them
+    /// Write every frame of every rail of the ranks into pcapng files in DIR, which `run` creates; `stillwire inspect` explains them
     #[arg(long, value_name = "DIR")]
     pub(crate) pcap: Option<PathBuf>,
     /// Set a variable in the program's environment; may be given several times
@@ -324,7 +327,7 @@ pub(crate) struct RunArguments {
     pub(crate) environment: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) stdin: StdinArguments,
-    /// Print only what the program prints, and errors; lines of the only rank (-n 1) as they are, without its number in front
+    /// Print only errors and the program's output; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Program and arguments
@@ -334,52 +337,56 @@ pub(crate) struct RunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArguments {
-    /// Time from one checkpoint to the next, such as 5m, 30s, 250ms; without it, only on command (`checkpoint`, or SIGUSR1 to this process)
+    /// Time between checkpoints, such as 5m, 30s or 250ms. Without it, the job takes them only on request: `stillwire checkpoint`, or SIGUSR1 to this process
     #[arg(long = "ckpt-every", value_name = "D", value_parser = duration_argument)]
     pub(crate) every: Option<Duration>,
-    /// The job's directory, made if it does not exist. Without it: ./stillwire-JOB if checkpoints are wanted otherwise, else a
-    /// temporary one that goes when the job has ended well or committed nothing
+    /// The job's directory, which `run` creates if it does not exist.
+    ///
+    /// Without this option it is ./stillwire-JOB, if another option asks for checkpoints. Otherwise it is a temporary directory, which `run` removes if the job ends well or has committed nothing.
     #[arg(long = "ckpt-dir", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
-    /// Time that one checkpoint may take, from the command until all images are durable; then it is given up. Below a limit of the disk (--encode-budget disk=RATE)
-    /// images take as long as the limit says, and this has to be longer
+    /// Longest duration of a checkpoint, from the request until all images are durable; then the job gives it up.
+    ///
+    /// A disk limit (--encode-budget disk=RATE) delays the images: the timeout must be longer than that takes.
     #[arg(long = "ckpt-timeout", value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) timeout: Duration,
-    /// Time after which the job ends, with a last checkpoint shortly before it (exit code 5: go on with `restart`)
+    /// End the job after this time, with a last checkpoint shortly before (exit code 5; `stillwire restart` continues the job)
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
-    /// Generations that are kept: the newest ones
+    /// Number of generations that are kept, the newest ones
     #[arg(long, value_name = "G", default_value_t = 2, value_parser = number::<u32>(1..=65536))]
     pub(crate) keep: u32,
-    /// How programs that are saved as whole processes are captured: whole, by a fork; by a scan, that is, a copy of the pages that were written, on
-    /// top of a whole image that a fork took (Linux 6.7); by content, where a fork finds out what has changed; whole, in sync, while the
-    /// program waits; or auto: a scan where its pause is shorter than a fork's, else by content, and whole where most has changed [default: auto]
+    /// How to capture programs that are saved as whole processes: auto, fork, scan, content or sync [default: auto].
+    ///
+    /// fork saves the whole image from a forked copy. scan copies the pages that were written since a whole image, which a fork took (Linux 6.7). content has a fork find the changed pages. sync saves the whole image while the program waits. auto takes a scan if its pause is shorter than a fork's, else content, and the whole image if most of it has changed.
     #[arg(long, value_parser = PossibleValuesParser::new(CaptureMode::ALL.map(|(name, _)| name)), hide_possible_values = true)]
     pub(crate) capture: Option<String>,
-    /// Give each rank a pid namespace: a process that is saved as a whole, and its threads, have the same ids in every life (Linux 5.9). Without it
-    /// they get new ones, which the C library is told, and programs that keep ids of their own are not. `doctor` says whether it can be had
+    /// Give each rank a pid namespace: its saved process and threads have the same ids in every incarnation of the job (Linux 5.9).
+    ///
+    /// Without this option they get new ids. The C library learns them, but ids that a program has stored itself become wrong. `stillwire doctor` reports whether pid namespaces are available.
     #[arg(long)]
     pub(crate) pid_namespace: bool,
-    /// Encrypt images, and so their parity, with the key of --key-file or STILLWIRE_KEY, which `restart` needs then, too; whoever loses the key loses the job. `verify`, `repair` and `ls` need none
+    /// Encrypt images, and so their parity, with the key of --key-file or STILLWIRE_KEY.
+    ///
+    /// `restart` needs the same key: without it the job is lost. `verify`, `repair` and `ls` need no key.
     #[arg(long)]
     pub(crate) encrypt: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FaultArguments {
-    /// What the job does when a signal kills a rank or a node is lost: restart rolls it back to the last checkpoint, abort ends it. An MPI program without
-    /// checkpoints is always ended [default: restart]
+    /// Reaction when a signal kills a rank or a node is lost: restart rolls the job back to its last checkpoint, abort ends it. A fault always ends an MPI program without checkpoints [default: restart]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_fault: Option<FaultAction>,
-    /// What the job does when a rank exits with a code other than 0, or before it has finished: fail ends the job with that code, restart treats it as a
-    /// fault (--on-fault). MPI_Abort always ends the job [default: fail]
+    /// Reaction when a rank exits with a code other than 0, or before it has finished: fail ends the job with that code, restart treats it as a fault (--on-fault). MPI_Abort always ends the job [default: fail]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_exit: Option<ExitAction>,
-    /// How often the job restarts after faults since the last checkpoint before it gives up; the pause before each attempt grows from 200 ms to 5 s
+    /// Number of restarts after faults since the last checkpoint, before the job gives up. The pause before each one grows from 200 ms to 5 s
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = number::<u32>(0..=65536))]
     pub(crate) retries: u32,
-    /// How long a rank that calls MPI_Init or opens a session waits there for the other ranks; then the job ends. Ranks that do neither simply run. After a
-    /// fault or a restart: how long all ranks may take to be restored
+    /// Longest time that a rank waits for the others when it calls MPI_Init or opens a session; then the job ends.
+    ///
+    /// After a fault or a restart, it is the longest time to restore all ranks. Ranks that neither call MPI_Init nor open a session do not wait.
     #[arg(long, value_name = "D", default_value = "1m", value_parser = duration_argument)]
     pub(crate) start_timeout: Duration,
 }
@@ -389,16 +396,16 @@ pub(crate) struct RestartArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Bring a copy into DIR first, which may be missing: from the place that --flush-to named, of several jobs as LOCATION/JOB
+    /// Fetch a copy into DIR first, from the place that --flush-to named, or from LOCATION/JOB if several jobs have copies there. DIR may be missing
     #[arg(long, value_name = "LOCATION")]
     pub(crate) from: Option<CopyLocation>,
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
-    /// Time after which this run of the job ends, and only this one, with a last checkpoint shortly before it; by default what `run` was told
+    /// End this run, and only this one, after this time, with a last checkpoint shortly before [default: the limit of `run`]
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
-    /// What the job does when a rank exits with a code other than 0, from now on: fail or restart, as for `run` [default: as before]
+    /// Reaction when a rank exits with a code other than 0, from now on: fail or restart, as for `run` [default: as before]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_exit: Option<ExitAction>,
     /// By default as before
@@ -409,15 +416,15 @@ pub(crate) struct RestartArguments {
     /// By default as the job ran last; given here, what was said before of hosts does not count, now and later
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
-    /// Address on which ranks receive that run here; by default as the job ran last
+    /// Address on which ranks on this host receive [default: as the job ran last]
     #[arg(long, value_name = "IP[+IP]")]
     pub(crate) bind: Option<Addresses>,
     #[command(flatten)]
     pub(crate) nic: NicArgument,
-    /// Give each rank a pid namespace, in which it has the ids of its image; from now on; by default if `run` or a restart was told so
+    /// Give each rank a pid namespace with the ids of its image, from now on [default: as before]
     #[arg(long)]
     pub(crate) pid_namespace: bool,
-    /// Give ranks new ids in this run, although `run` was told otherwise: where no pid namespaces are to be had
+    /// Give ranks new ids in this run alone, where pid namespaces are not available
     #[arg(long, conflicts_with = "pid_namespace")]
     pub(crate) no_pid_namespace: bool,
     #[command(flatten)]
@@ -439,7 +446,7 @@ pub(crate) struct RepairArguments {
     /// By default as before
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
-    /// Address on which nodes receive that are here; by default as before
+    /// Address on which nodes on this host receive [default: as before]
     #[arg(long, value_name = "IP[+IP]")]
     pub(crate) bind: Option<Addresses>,
     /// Print only the result, and errors
@@ -450,9 +457,9 @@ pub(crate) struct RepairArguments {
 /// Which MPI library a program uses, and where it comes from: the same for `run` and `doctor`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MpiArguments {
-    /// Which MPI library the program uses: auto, the one that it loads; of a python program the one of mpi4py, if its text imports that; any other program
-    /// that loads one while it runs is noticed then. none: the ranks are processes that do not talk over MPI. mpich, intel, openmpi: this one, although
-    /// nothing shows it before the program runs, as where a script starts it
+    /// MPI library of the program: auto, none, mpich, intel or openmpi.
+    ///
+    /// auto takes the library that the program loads, or that of mpi4py, if the text of a python program imports it. Another program that loads one while it runs is noticed then. none: the ranks are processes that do not use MPI. mpich, intel, openmpi: this library, even if nothing shows it before the program runs, as when a script starts it.
     #[arg(
         long = "mpi",
         value_enum,
@@ -461,10 +468,9 @@ pub(crate) struct MpiArguments {
         hide_possible_values = true
     )]
     pub(crate) library: MpiChoice,
-    /// Run a program of MPICH, MVAPICH or Intel MPI on the MPICH in this folder (a virtual environment, an installation, or its folder of libraries), which must
-    /// use libfabric; the program is not changed. auto: on the one that is found (beside the program, in the active virtual or conda environment, beside
-    /// PATH, in ~/.local), if the program's own library cannot load the provider, as Debian's MPICH cannot; on its own otherwise. `restart` goes on with the same
-    /// [default: auto]
+    /// Run a program of MPICH, MVAPICH or Intel MPI on the MPICH in this folder, which must use libfabric [default: auto].
+    ///
+    /// The folder is a virtual environment, an installation, or its folder of libraries. The program is not changed. auto looks for an MPICH if the program's own library cannot load the provider, as Debian's MPICH cannot: beside the program, in the active virtual or conda environment, beside PATH, in ~/.local. Otherwise the program runs on its own library. `restart` uses the same one.
     #[arg(long = "mpi-from", value_name = "DIR")]
     mpi_from: Option<MpiFrom>,
 }
@@ -478,10 +484,17 @@ impl MpiArguments {
 /// Over which NIC ranks reach other hosts: the same for `run` and `restart`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct NicArgument {
-    /// Over which NIC ranks reach other hosts: udp, the kernel's sockets; udp:INTERFACE, those at an address of that interface; xdp:INTERFACE, AF_XDP on an interface, at the address on which ranks
-    /// receive if that is one of its own, for one rank on each host, with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or for as many as it has queues, without rights, where `stillwire nic-helper`
-    /// runs; verbs:DEVICE, RDMA, and verbs alone, RDMA on the device that has that address; auto, AF_XDP where a rank has a host and an interface to itself, without copies, and the system permits it, else UDP (`ps` says which, and why). What is named and cannot be had is an error. By
-    /// default what STILLWIRE_NIC says, or auto; a restart may name another one than the job was saved on, for itself and those after it, and goes over what the job went over last otherwise
+    /// NIC over which ranks reach other hosts: auto, udp, udp:INTERFACE, xdp:INTERFACE, verbs or verbs:DEVICE [default: STILLWIRE_NIC, or auto].
+    ///
+    /// udp: the kernel's sockets; with INTERFACE, at an address of that interface.
+    ///
+    /// xdp: AF_XDP on the interface, at the address on which ranks receive, if that is one of its own. With CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF it serves one rank on each host. Where `stillwire nic-helper` runs, it needs no privileges, and serves as many ranks as the interface has queues.
+    ///
+    /// verbs: RDMA on DEVICE, or on the device that has the address on which ranks receive.
+    ///
+    /// auto: AF_XDP without copies, where a rank has a host and an interface to itself and the system permits it, else UDP. `stillwire ps` shows which, and why.
+    ///
+    /// If a named NIC is not available, the job fails with an error. A restart may name another NIC than the job was saved on, for itself and later restarts. Without this option it uses the NIC that the job used last.
     #[arg(long = "nic", value_name = "NIC", value_parser = nic_argument)]
     pub(crate) choice: Option<NicChoice>,
 }
@@ -500,7 +513,7 @@ pub(crate) enum GenerationArgument {
 
 #[derive(Debug, Args)]
 pub(crate) struct JobArgument {
-    /// The beginning of the job's id, as `ps` shows it
+    /// The first digits of the job's id, as `stillwire ps` shows it
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
 }
@@ -512,7 +525,7 @@ pub(crate) struct RailArguments {
     /// The NIC, as for `run`: udp, udp:INTERFACE, xdp:INTERFACE, verbs, verbs:DEVICE, or auto
     #[arg(long, value_name = "NIC", value_parser = nic_argument)]
     pub(crate) nic: NicChoice,
-    /// Of which rank: its number, or all
+    /// Number of the rank that changes, or all
     #[arg(long, value_name = "R", default_value = "all")]
     pub(crate) rank: RankArgument,
 }
@@ -563,16 +576,16 @@ pub(crate) struct VerifyArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// Kill the process so many milliseconds after the third checkpoint; by default at a random instant
+    /// Kill the process this many milliseconds after the third checkpoint [default: at a random instant]
     #[arg(long, value_name = "MS", value_parser = number::<u64>(0..=3_600_000))]
     pub(crate) kill_after: Option<u64>,
-    /// Repeat the benchmark at least so often, each time with all its verifications
+    /// Repeat the benchmark at least this many times, each time with all its verifications
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..=1_000_000))]
     pub(crate) rounds: u32,
     /// Problem class: S (65,536 keys), W (1,048,576) or A (8,388,608)
     #[arg(long, default_value = "W", ignore_case = true, value_parser = ["S", "W", "A"])]
     pub(crate) class: String,
-    /// Show the program with points of its own, even if an MPI program can be had
+    /// Run the program that names its own points, even if an MPI program is possible
     #[arg(long)]
     pub(crate) native: bool,
     /// Keep the job's directory, and say where it is

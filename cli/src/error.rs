@@ -32,7 +32,7 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or say where it is (STILLWIRE_PROVIDER)"
+        "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or set STILLWIRE_PROVIDER to its path"
     )]
     NoProvider { places: String },
     #[error("{path} cannot be the provider: libfabric takes only files whose names end in fi.so")]
@@ -46,11 +46,11 @@ pub(crate) enum CliError {
     )]
     MpiNotFound { program: PathBuf, library: String },
     #[error(
-        "the program uses Open MPI ({library}), which needs its own mpirun to start it, and there is none beside it or in PATH. Started without it every process would be a job of one rank. Add the folder of its mpirun to PATH"
+        "the program uses Open MPI ({library}), which needs its own mpirun, and none was found beside it or in PATH. Without it, every process would be a separate job of one rank. Add the folder of its mpirun to PATH"
     )]
     NoMpirun { library: PathBuf },
     #[error(
-        "--mpi {named} does not fit the program: it loads {library}. Leave --mpi out, or build the program with the library that is named"
+        "--mpi {named} does not fit the program: it loads {library}. Leave --mpi out, or build the program with the named library"
     )]
     OtherMpi { named: &'static str, library: PathBuf },
     #[error(
@@ -62,7 +62,7 @@ pub(crate) enum CliError {
     )]
     NotReplaceable { library: PathBuf },
     #[error(
-        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and its messages would be in no checkpoint. Install an MPICH that uses libfabric beside it (pip install mpich), which then replaces it by itself, or name the folder of one (--mpi-from DIR); `stillwire doctor PROGRAM` shows what is found"
+        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and no checkpoint would hold its messages. Install an MPICH that uses libfabric beside it (pip install mpich); the program then runs on that one. Or name the folder of an MPICH (--mpi-from DIR); `stillwire doctor PROGRAM` shows what is found"
     )]
     NoFabric { library: PathBuf },
     #[error(
@@ -70,11 +70,11 @@ pub(crate) enum CliError {
     )]
     MpiFrom { path: PathBuf, problem: String },
     #[error(
-        "the job's file does not say in a way that this version knows on which MPI library the program runs; use the version of stillwire that wrote it"
+        "this version of stillwire cannot read the MPI library of the program in the job's file; use the version that wrote it"
     )]
     MpiFromUnread,
     #[error(
-        "{program} cannot run on {library}, which lacks what it needs: {symbols}. Name another MPICH (--mpi-from DIR), or build the program with this one"
+        "{program} cannot run on {library}, which lacks symbols that it needs: {symbols}. Name another MPICH (--mpi-from DIR), or build the program with this one"
     )]
     Incompatible { program: PathBuf, library: PathBuf, symbols: String },
     #[error(
@@ -91,15 +91,13 @@ pub(crate) enum CliError {
     Mpirun { path: PathBuf, error: io::Error },
     #[error("the program {name} cannot be started: {problem}")]
     Program { name: String, problem: String },
-    #[error(
-        "the system gives no random numbers (getrandom failed), and keys are made of them: try again when it does"
-    )]
+    #[error("no key can be made: the system provides no random numbers (getrandom failed); try again later")]
     NoRandomness,
     #[error(
-        "the guard process could not be started: {error}; is this program still where it was, and is a process left to you (ulimit -u)?"
+        "the guard process could not be started: {error}; check that the file of this program still exists, and that your limit of processes allows one more (ulimit -u)"
     )]
     Guard { error: io::Error },
-    #[error("the keeper of {host} could not be started: {error}")]
+    #[error("the node daemon (keeper) of {host} could not be started: {error}")]
     Keeper { host: String, error: io::Error },
     #[error("{problem} (--hosts)")]
     Hosts { problem: String },
@@ -107,14 +105,14 @@ pub(crate) enum CliError {
     Domains { problem: String },
     #[error(transparent)]
     Parity(#[from] GroupError),
-    #[error("{path} is no name of a folder for nodes: name it in UTF-8 (--node-dir)")]
+    #[error("the path {path} is not UTF-8: name another folder for nodes (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; the images of this job lie in directories of its nodes' own, and these nodes were {names}: expected as many, with the same ranks, and in place of lost ones spares, or a host that is left once more. Ranks can be spread otherwise in jobs that were begun with --parity none, and without --node-dir"
+        "{problem}; each node of this job stores its images in its own directory, and the nodes were {names}: name as many, with the same ranks; in place of a lost one, name a spare, or a remaining host again. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
     )]
     Places { problem: String, names: String },
     #[error(
-        "the job's file says that `{found}` protect each other, expected numbers of {nodes} nodes, each once, such as 0,2;1,3; use the build that wrote it"
+        "the job's file names `{found}` as the nodes that protect each other; expected each of {nodes} node numbers once, such as 0,2;1,3; use the build that wrote it"
     )]
     Groups { found: String, nodes: usize },
     #[error(
@@ -136,7 +134,7 @@ pub(crate) enum CliError {
     #[error("{error}")]
     CopyLocation { error: copies::LocationError },
     #[error(
-        "copies of this job at {place} are encrypted, and the key that was given is another one, or none: name it with --key-file or STILLWIRE_KEY, or another place with --flush-to"
+        "copies of this job at {place} are encrypted, and the key is missing or another one: name the right key with --key-file or STILLWIRE_KEY, or another place with --flush-to"
     )]
     FlushKey { place: String },
     #[error("there is no such copy at {place}; `stillwire ls {place}` lists what is there")]
@@ -146,45 +144,45 @@ pub(crate) enum CliError {
     #[error("{path} holds job {known}, and the copy is of job {job}; name another directory")]
     OtherJob { path: PathBuf, known: transport::JobId, job: transport::JobId },
     #[error(
-        "life {life} of the job in {path} has gone on without generation {generation}: it does not count there any more; name another directory"
+        "life {life} (incarnation) of the job in {path} has continued without generation {generation}, which is no longer valid there; name another directory"
     )]
     PassedOver { generation: GenerationId, life: transport::Life, path: PathBuf },
     #[error(
-        "life {life}, which the nodes know of, has gone on without generation {generation}: it does not count there any more; name a newer copy (--generation), or hosts whose disks have nothing of the job"
+        "life {life} (incarnation), which the nodes know, has continued without generation {generation}, which is no longer valid there; name a newer copy (--generation), or hosts whose disks hold nothing of the job"
     )]
     PassedOverByNodes { generation: GenerationId, life: transport::Life },
     #[error(
-        "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two do not belong together; name hosts that went the same way (--hosts), or remove the job's directory on those whose way is to be forgotten",
+        "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two histories cannot be mixed; name the hosts of one history (--hosts), or remove the job's directory on the hosts of the other",
         .divergence.one.0, .divergence.one.1.life, .divergence.other.0, .divergence.other.1.life
     )]
     LivesDiverge { divergence: Box<Divergence> },
     #[error(
-        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job went on last; if it is lost, go on from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
+        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
-    #[error("{path} is there already, and nothing is written over: name another file, or remove it")]
+    #[error("{path} exists already, and no file is overwritten: name another file, or remove it")]
     OutputExists { path: PathBuf },
-    #[error("{path} is no name of a file: name a file, in UTF-8")]
+    #[error("{path} does not name a file: name one, in UTF-8")]
     OutputName { path: PathBuf },
     #[error("{place}: expected a key of 64 hexadecimal digits; `openssl rand -hex 32` makes one")]
     NoKey { place: String },
-    #[error("stopped; nothing half written is left")]
+    #[error("stopped; no unfinished file is left")]
     Stopped,
     #[error(
-        "stopped after {bytes} of {of}: the images that came whole stay in {path}, where generation {generation} does not count yet; the same command brings the rest"
+        "stopped after {bytes} of {of}: complete images stay in {path}, where generation {generation} is not valid yet; repeat the command to fetch the rest"
     )]
     BringingStopped { generation: GenerationId, bytes: String, of: String, path: PathBuf },
     #[error(
-        "--key-file is the key of encrypted images and of copies, and there are none: encrypt images (--encrypt), say where copies go (--flush-to), or leave it out"
+        "--key-file is the key of encrypted images and of copies, and this job has none: encrypt images (--encrypt), name a place for copies (--flush-to), or leave it out"
     )]
     KeyOfNothing,
     #[error(
-        "{}: images of this job are encrypted, and its job file does not say so, with which key ranks would have to write new ones: it has been changed, or is that of another job; put it back (nodes have copies of it)",
+        "{}: images of this job are encrypted, but its job file names no key for new ones: the file was changed, or belongs to another job; restore it (nodes have copies of it)",
         path.display()
     )]
     EncryptedUnsaid { path: PathBuf },
     #[error(
-        "--encrypt is about images, and nobody asks for checkpoints: add {}, or leave it out",
+        "--encrypt encrypts images, and no option asks for checkpoints: add {}, or leave it out",
         crate::arguments::checkpoint_options!()
     )]
     NothingToEncrypt,
@@ -208,13 +206,13 @@ pub(crate) enum CliError {
     )]
     LimitOfNothing { option: &'static str },
     #[error(
-        "--domains is about nodes that protect each other, and those of this job do not, which a restart does not change: leave it out"
+        "--domains is about nodes that protect each other; the nodes of this job do not, and a restart cannot change that: leave it out"
     )]
     DomainsOfNothing,
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
-        "{path} belongs to somebody else, or others may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
+        "{path} belongs to another user, or other users may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
     )]
     RegistryNotOurs { path: PathBuf },
     #[error("no running job has an id that begins with `{name}`; `stillwire ps` lists those that run")]
@@ -232,7 +230,7 @@ pub(crate) enum CliError {
     )]
     Bind { address: IpAddr, error: io::Error },
     #[error(
-        "{path} holds a job already; go on with it (`stillwire restart {path}`), or name another directory"
+        "{path} holds a job already; continue it (`stillwire restart {path}`), or name another directory"
     )]
     DirectoryTaken { path: PathBuf },
     #[error("{path} holds no job: expected a directory that `stillwire run --ckpt-dir` made")]

@@ -27,15 +27,15 @@ impl Exit {
     /// For `--help`.
     pub(crate) const HELP: &'static str = "\
 Exit codes:
-  0    done
-  1    it could not be done; the message says why
+  0    success
+  1    the command failed; the message says why
   2    the command line is wrong; the message says what was expected
-  3    it was done, and the result is wrong: a verification failed, a generation is damaged, `doctor` found a problem
-  4    the job ended for a reason that is no exit code of its program; the message says which
-  5    the job's time limit (--time-limit) has come, and all of it is saved: `stillwire restart` goes on
-  130  somebody ended the job (Ctrl-C, `stillwire kill`, SIGTERM)
-A program that fails passes its own code on: the code of the first rank that exited with one, or of MPI_Abort; or 128 and the number of the \
-signal that killed a rank, if the job did not recover.";
+  3    the result is wrong: a verification failed, a generation is damaged, or `doctor` found a problem
+  4    the job failed for a reason that is no exit code of its program; the message names it
+  5    the job's time limit (--time-limit) has come, and its state is saved: `stillwire restart` continues it
+  130  a user ended the job (Ctrl-C, `stillwire kill`, SIGTERM)
+The code of a failed program is passed on: that of the first rank that exited with one, or of MPI_Abort. If the job did not recover \
+from a signal that killed a rank, it is 128 plus the signal's number.";
 
     /// The number that a shell sees.
     pub(crate) fn code(self) -> u8 {

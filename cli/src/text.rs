@@ -55,11 +55,11 @@ pub(crate) fn abandoned(reason: &AbandonReason) -> String {
         AbandonReason::NoImage { rank, reason } => format!("rank {rank} {reason}"),
         AbandonReason::TimedOut { images, ranks } => {
             format!(
-                "only {images} of {ranks} images were durable in time: --ckpt-timeout gives them more, and a limit of the disk (--encode-budget disk=RATE) makes them slower"
+                "only {images} of {ranks} images were durable in time: --ckpt-timeout gives them more, and a disk limit (--encode-budget disk=RATE) delays them"
             )
         }
         AbandonReason::CommitFailed { errno: number } => {
-            format!("it could not be protected, or its record not be written: {}", errno(*number))
+            format!("it could not be protected, or its record could not be written: {}", errno(*number))
         }
         AbandonReason::Finishing => "the program has finished".to_owned(),
         AbandonReason::LifeOver => "its life is over".to_owned(),
@@ -72,9 +72,9 @@ pub(crate) fn refused(reason: RefuseReason) -> &'static str {
             "not all ranks run: the job is starting, recovering or over, or its program opens no session; try again later"
         }
         RefuseReason::Finishing => "the program has finished: there is nothing left to save",
-        RefuseReason::NoAnswer => "not all ranks said how far they are in time; try again later",
+        RefuseReason::NoAnswer => "not all ranks reported their progress in time; try again later",
         RefuseReason::EpochsUsedUp => {
-            "the job has used up its epoch numbers and cannot be saved any more; it goes on, and begins anew with `stillwire run`"
+            "the job has used up its epoch numbers and cannot be saved any more; it continues, and starts anew with `stillwire run`"
         }
     }
 }
@@ -87,11 +87,11 @@ pub(crate) fn time_limit(limit: &str, unsaved: Option<&Unsaved>, failed: Option<
         Some(Unsaved::Refused(reason)) => refused(*reason).to_owned(),
         Some(Unsaved::TooLate) => "it was not durable in time".to_owned(),
         Some(Unsaved::NotRunning) => {
-            "not all ranks ran: the job was coming up, or going back, or its program never connected"
+            "not all ranks ran: the job was starting or rolling back, or its program never connected"
                 .to_owned()
         }
     };
-    let lost = if any { "what was done since the checkpoint before it is lost" } else { "nothing is saved" };
+    let lost = if any { "the work since the checkpoint before it is lost" } else { "nothing is saved" };
     format!("the time limit of {limit} has come without a last checkpoint: {why}; {lost}")
 }
 
@@ -104,10 +104,10 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
             format!("{attempts} attempts to recover since the last checkpoint have failed (--retries)")
         }
         StopReason::Inconsistent => {
-            "what was saved contradicts itself; restart from an older generation".to_owned()
+            "the saved state contradicts itself; restart from an older generation".to_owned()
         }
         StopReason::NoMajority { answered, needed } => {
-            format!("{answered} keepers answer, {needed} are needed to decide")
+            format!("{answered} node daemons (keepers) answer, {needed} are needed to decide")
         }
         StopReason::NodesMissing { answered, nodes } => format!("{answered} of {nodes} nodes answer"),
         StopReason::StoreSilent => "the job's directory could not be read; see the message above".to_owned(),

@@ -18,9 +18,9 @@ const NAME: &str = "stillwire";
 
 pub(crate) const LONG_ABOUT: &str = "\
 Install completions for bash, zsh and fish, and the man pages, where the shells and man(1) of this user look for them: below \
-$XDG_DATA_HOME, which is ~/.local/share if nothing else is set. No rights are needed, and files of an earlier version are replaced.
+$XDG_DATA_HOME, which is ~/.local/share if nothing else is set. It needs no privileges, and replaces files of an earlier version.
 
-zsh reads the folder only if its fpath names it, and man(1) only if MANPATH or ~/.local/bin in PATH leads there; a line at the end says what to add.
+zsh reads its folder only if fpath names it, and man(1) only if MANPATH names it or PATH has ~/.local/bin. The last line of the output says what to add for zsh.
 
 With --prefix, files go where packages have them: PREFIX/share/man/man1, PREFIX/share/bash-completion/completions, \
 PREFIX/share/zsh/site-functions, PREFIX/share/fish/vendor_completions.d.";

@@ -31,7 +31,7 @@ use crate::text;
 /// Copies that are kept, if nobody says otherwise.
 const KEEP: u32 = 2;
 
-/// Copies that hang on one whole copy, likewise: what a whole one costs is spread over them, and none hangs on one that is older.
+/// Copies that depend on one whole copy, likewise: they share the cost of the whole one, and none depends on an older one.
 const WHOLE_EVERY: u32 = 64;
 
 /// What is copied outside the nodes, and where.
@@ -40,17 +40,18 @@ pub(crate) struct FlushArguments {
     /// Copy every Nth generation, in the background [default with --flush-to: 1]
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
     flush_every: Option<u32>,
-    /// Where copies go: a shared directory, which must be there, or s3://BUCKET/PREFIX (region, endpoint and credentials are taken from AWS_REGION,
-    /// AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY). Several jobs may have the same
+    /// Copy generations to this place: a shared directory, which must exist, or s3://BUCKET/PREFIX. Several jobs may use the same place.
+    ///
+    /// For S3, the region, the endpoint and the credentials come from AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     #[arg(long, value_name = "LOCATION")]
     flush_to: Option<CopyLocation>,
-    /// Copies that are kept: the newest ones, and what these hang on [default: 2]
+    /// Number of copies that are kept: the newest ones, and the copies that these depend on [default: 2]
     #[arg(long, value_name = "G", value_parser = number::<u32>(1..=u64::from(KEEP_MAX)), requires = "flush_to")]
     flush_keep: Option<u32>,
-    /// A copy after so many that hang on others is whole, and so is one after those since the last whole one have taken more room than that one [default: 64]
+    /// Write a whole copy after this many incremental ones, or earlier, if these have taken more room than the last whole copy [default: 64]
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000), requires = "flush_to")]
     flush_whole_every: Option<u32>,
-    /// A copy that makes no progress for so long is given up, and the next one is tried when the place answers [default: 180s]
+    /// Give up a copy that makes no progress for this time, and try the next one when the place answers [default: 180s]
     #[arg(long, value_name = "D", value_parser = duration_argument, requires = "flush_to")]
     flush_patience: Option<Duration>,
 }
@@ -195,7 +196,7 @@ pub(crate) fn bring(
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
     let (generation, brings) = loop {
         let tried = bring_copy(path, from, &copies, copied, quiet);
-        // Whoever names a generation wants no other.
+        // A user who names a generation wants no other.
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
             (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
@@ -375,7 +376,7 @@ pub(crate) fn place_of(path: &Path) -> Result<Option<CopyLocation>, CliError> {
     let place = CopyLocation::Folder(path.to_owned());
     let (above, named) = split(&place);
     let found = match above.open().and_then(|target| jobs(&*target)) {
-        // Whoever wants a job's directory there says what was expected.
+        // A caller that wants a job's directory there says what was expected.
         Err(StorageError::NotFound { .. } | StorageError::WrongType { .. }) => return Ok(None),
         found => found?,
     };
@@ -549,7 +550,7 @@ pub(crate) fn verify(
     let any = reports.iter().any(|report| !report.copies.is_empty());
     show(&reports, json)?;
     if !json && any {
-        let damaged = "damaged: see above. What hangs on a damaged copy cannot be used either, and new copies may go on hanging on it: remove its folder, and they do not";
+        let damaged = "damaged: see above. A copy that depends on a damaged one cannot be used either. New copies may depend on it, too, until you remove its folder";
         say!("{}", if is_whole { "every byte is as it was copied" } else { damaged })?;
     }
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })

@@ -13,21 +13,20 @@ use crate::launch::{Addresses, HERE, Node};
 /// Where ranks run: the same for `run` and `restart`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HostArguments {
-    /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, as evenly as can be. A host's ranks receive
-    /// on the address that its name stands for, or on another one: node1:4@10.0.0.1. Parity between nodes goes over further networks, too, if an address on
-    /// each of them is given, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All need this program and
-    /// the MPI program at the same paths; and the job's directory, unless each keeps its own images (--parity)
+    /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, ranks are spread evenly.
+    ///
+    /// The ranks of a host receive on the address of its name, or on another one: node1:4@10.0.0.1. Parity between nodes also uses further networks, if you name an address on each, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All hosts need this program and the program that runs at the same paths. They need the job's directory, too, unless each node stores its own images (`--parity`).
     #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP[+IP]],...", value_delimiter = ',')]
     pub(crate) hosts: Vec<HostArgument>,
-    /// What starts a program on another host: a command that takes the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]
+    /// Command that starts a program on another host; it gets the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) remote_shell: Option<String>,
-    /// Run the ranks under so many keepers on this host, as if it were several
+    /// Run the ranks under this many node daemons (keepers) on this host, as if it were several hosts
     #[arg(long, value_name = "N", conflicts_with = "hosts", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nodes: Option<u32>,
-    /// What each node fails together with, such as its rack: one name a node, in the order of --hosts, or of the nodes that --nodes makes: rack1,rack1,rack2.
-    /// When a job begins, nodes that protect each other (--parity) are chosen from as many domains as can be, and a domain that is more than their parity covers
-    /// is told. A restart leaves them as they are, and tells the same of where they lie then [default: each host is one; in a restart also where it was]
+    /// Failure domain of each node, such as its rack, in the order of the nodes: rack1,rack1,rack2 [default: each host is one; in a restart also where it was].
+    ///
+    /// When a job begins, it chooses nodes that protect each other (`--parity`) from as many domains as possible. A message names each domain whose loss exceeds their parity. A restart keeps these groups, and prints the same message for the places of their images.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) domains: Vec<DomainArgument>,
 }
@@ -310,11 +309,11 @@ fn resolve(name: &str) -> Result<IpAddr, CliError> {
         Ok(addresses) if !addresses.is_empty() => addresses,
         Ok(_) => {
             return Err(CliError::Hosts {
-                problem: format!("no address is known of {name}; give it: {name}@IP"),
+                problem: format!("no address of {name} is known; name it: {name}@IP"),
             });
         }
         Err(error) => {
-            let problem = format!("no address is known of {name} ({error}); give it: {name}@IP");
+            let problem = format!("no address of {name} is known ({error}); name it: {name}@IP");
             return Err(CliError::Hosts { problem });
         }
     };

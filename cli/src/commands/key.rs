@@ -13,13 +13,13 @@ use crate::launch::secrets::KEY_VARIABLE;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeyArgument {
-    /// The key of what is encrypted, in FILE: 64 hexadecimal digits, such as `openssl rand -hex 32` gives [default: what STILLWIRE_KEY says, if it is set]
+    /// File with the encryption key: 64 hexadecimal digits, as `openssl rand -hex 32` prints them [default: the value of STILLWIRE_KEY, if it is set]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 
 impl KeyArgument {
-    /// Whether a file is named, which is an option that must not come to nothing.
+    /// Whether a file is named: an option that must not be ignored silently.
     pub(super) fn is_named(&self) -> bool {
         self.key_file.is_some()
     }

@@ -15,23 +15,23 @@ use crate::error::CliError;
 use crate::exit::Exit;
 
 pub(crate) const LONG_ABOUT: &str = "\
-Open AF_XDP sockets for ranks that have no rights of their own, until Ctrl-C or SIGTERM.
+Open AF_XDP sockets for ranks without privileges, until Ctrl-C or SIGTERM.
 
-AF_XDP takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. With this helper no rank needs them: run it once on each host, as root or with these three, and \
-in the ranks' network namespace. Ranks (`run --nic xdp:INTERFACE`, or auto) find it by themselves at the default socket, or where STILLWIRE_NIC_HELPER says, and \
-`stillwire ps` says so (`by nic-helper`).
+AF_XDP needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. With this helper no rank needs them. Run it once on each host, as root or with these three, \
+in the ranks' network namespace. Ranks (`run --nic xdp:INTERFACE`, or auto) find it at the default socket, or where STILLWIRE_NIC_HELPER says; \
+`stillwire ps` then shows `by nic-helper`.
 
-A rank shows it a UDP socket that is bound to an address of the device, and gets queues of the device, for frames to that address and port alone. The helper owns the \
-program at the device, one for all ranks there, and renews it whenever one comes or goes: when a rank ends, however it does, nothing is taken for it any more, and with the \
-last one the program is detached. Several ranks on one host share a device that has a queue for each (`ethtool -L`).
+A rank passes the helper a UDP socket that is bound to an address of the device. It gets queues of the device, for frames to that address and port alone. \
+The helper owns the program at the device, one for all ranks there, and renews it whenever a rank comes or goes. When a rank ends, in any way, the program takes \
+no more frames for it; after the last rank's end the helper detaches the program. Several ranks on one host share a device that has a queue for each (`ethtool -L`).
 
-Whoever it serves can send any frame by the queues it gives, with any sender's address in it, as with CAP_NET_RAW: serve users whom you would give that.
+A user that the helper serves can send any frame through these queues, with any sender's address, as with CAP_NET_RAW. Serve only users to whom you would grant that.
 
-Who is served: without --uid and --group only the user that runs it; with --group the members of that group (mode 660); with --uid those users (mode 666, and each \
-is asked for by the kernel's word on who has connected); with both, those users who are also members. --mode changes who can open the socket.
+Without --uid and --group, the helper serves only the user that runs it. With --group, it serves the members of that group (mode 660). With --uid, it serves those users \
+(mode 666; the kernel confirms who has connected). With both, it serves those users who are also members. --mode changes who can open the socket.
 
-When it ends, it detaches everything. Ranks that run go on: they send as before, and what they receive comes through the kernel, until they open a rail anew (a restart). \
-Memory for frames is pinned by the helper: give it CAP_IPC_LOCK, or LimitMEMLOCK=infinity, unless it is root. Linux 6.4 or later.
+When it ends, it detaches everything. Running ranks continue: they send as before, and receive through the kernel, until they open a rail anew (a restart). \
+The helper pins memory for frames: give it CAP_IPC_LOCK, or LimitMEMLOCK=infinity, unless it is root. It needs Linux 6.4 or later.
 
 As a service of systemd:
 
@@ -46,7 +46,7 @@ As a service of systemd:
 
 #[derive(Debug, Args)]
 pub(crate) struct NicHelperArguments {
-    /// Where it listens
+    /// Socket on which the helper listens
     #[arg(long, value_name = "PATH", default_value = DEFAULT_PATH)]
     pub(crate) socket: PathBuf,
     /// Serve this user, by name or number; may be given several times
@@ -61,7 +61,7 @@ pub(crate) struct NicHelperArguments {
     /// Serve this device alone; may be given several times [default: all]
     #[arg(long = "interface", value_name = "INTERFACE")]
     pub(crate) interfaces: Vec<String>,
-    /// Do not tell who gets what
+    /// Do not print the queues that each user gets
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

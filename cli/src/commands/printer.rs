@@ -1,4 +1,4 @@
-//! Threads that print: whoever reads our output may stop reading, and the job goes on all the same.
+//! Threads that print: the reader of our output may stop reading, and the job still continues.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -89,7 +89,7 @@ impl Progress {
         self.printer.print(stream, bytes);
     }
 
-    /// What is printed next begins a line, whoever has left one without an end. Of a job whose output is passed on as it is, nothing is added to it.
+    /// The next message begins a new line, even if a rank has left one without an end. Output that is passed on unchanged gets no such line end.
     fn end_line(&self) {
         if let Some((_, stream)) = self.begun.take().filter(|_| !self.is_bare) {
             self.printer.print(stream, b"\n".to_vec());
@@ -307,12 +307,12 @@ impl Observer for Progress {
             Notice::NotSpawned { rank, problem } => {
                 self.warn(&format!("rank {rank} could not be started: {problem}"))
             }
-            Notice::KeeperLost { host, why } => self.warn(&format!("the keeper of {host}: {why}")),
+            Notice::KeeperLost { host, why } => self.warn(&format!("the node daemon (keeper) of {host}: {why}")),
             Notice::RailLost { rank, nic, is_possible: true } => {
                 self.warn(&format!("rank {rank}: its rail over {nic} has died: all ranks go over udp"));
             }
             Notice::RailLost { rank, nic, is_possible: false } => self.warn(&format!(
-                "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned would hear of no other place: it waits for the NIC"
+                "rank {rank}: its rail over {nic} has died, and processes that ranks have spawned cannot learn another address: it waits for the NIC"
             )),
             Notice::RailReplaced { nic, refused: None } => {
                 self.repeats.over(RAIL);

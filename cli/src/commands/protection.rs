@@ -21,22 +21,22 @@ use crate::launch::{Node, OwnDirectories, Plan};
 /// How images survive their nodes.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ProtectionArguments {
-    /// How nodes protect each other's images, so that those of a lost node can be rebuilt: xor (one of a group may be lost), rs:K+M (M of K+M nodes may),
-    /// partner (each node keeps a copy of another one's), or none. Each node has a directory of its own then, and its ranks in every restart; with none, and
-    /// without --node-dir, all have the job's, which has to be common to their hosts, and a restart may spread ranks otherwise [default where there are
-    /// checkpoints: xor, partner for two nodes, none for one]
+    /// How nodes protect each other's images, so that those of a lost node can be rebuilt: xor, rs:K+M, partner or none [default with checkpoints: xor, partner for two nodes, none for one].
+    ///
+    /// xor: one node of a group may be lost. rs:K+M: M of K+M nodes may be lost. partner: each node keeps a copy of another node's images. With any of these, each node has its own directory, and its ranks stay together in every restart. With none, and without --node-dir, all nodes use the job's directory, which their hosts must share; a restart may then spread ranks differently.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) parity: Option<Scheme>,
-    /// Folder on the nodes' own disks: each node writes the images of its ranks there, and not into the job's directory, which needs to be on this
-    /// host alone then [default unless --parity is none: DIR/nodes, with other hosts /var/tmp]
+    /// Folder on the nodes' own disks, in which each node writes the images of its ranks [default unless --parity is none: DIR/nodes, with other hosts /var/tmp].
+    ///
+    /// Only this host needs the job's directory then.
     #[arg(long, value_name = "PATH")]
     pub(crate) node_dir: Option<PathBuf>,
-    /// What checkpoints may use of each node behind the program, so that it is not starved: link=RATE, disk=RATE (bytes per second, with k, M or G; also of images
-    /// that its ranks write, and of parity that is folded), cores=C (0.5 is half of one core; of protecting alone), such as link=50M,cores=0.5. Checkpoints take longer then:
-    /// one that is not durable within --ckpt-timeout is given up [default: what there is]
+    /// Share of each node that checkpoints may use beside the program: link=RATE, disk=RATE, cores=C, such as link=50M,cores=0.5 [default: no limit].
+    ///
+    /// RATE is in bytes per second, with k, M or G. disk also limits the images that ranks write, and the parity that is folded. C limits parity alone; 0.5 is half of one core. Checkpoints take longer then: one that is not durable within --ckpt-timeout is given up.
     #[arg(long, value_name = "LIMITS", value_parser = budget)]
     pub(crate) encode_budget: Option<WireBudget>,
-    /// The way that parity takes between nodes: pipeline, ring, broadcast or fan-in [default: what is cheapest]
+    /// Route of parity between nodes: pipeline, ring, broadcast or fan-in [default: the cheapest by a cost model]
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
 }

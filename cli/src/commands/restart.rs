@@ -94,7 +94,7 @@ pub(crate) fn prepare(
         }
     }
     if purpose == Purpose::Repair {
-        // Whoever asks whether all is whole wants every byte of it read.
+        // A user who asks whether all is whole wants every byte of it read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
         suspects.extend(directory.generations()?.into_iter().filter(committed).map(|found| found.id));
     }
@@ -130,7 +130,7 @@ pub(crate) fn prepare(
     }
     if kept && !keeps_ids {
         tell(format_args!(
-            "warning: ranks had pid namespaces, and get new ids now: what the program itself has noted of its ids is not right any more"
+            "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
         ));
     }
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
@@ -196,7 +196,7 @@ fn rail(
         return Ok(Some(decided));
     }
     tell(format_args!(
-        "ranks went over {decided} last; with hosts that were not there they go over {}, unless --nic says otherwise",
+        "ranks went over {decided} last; with new hosts they go over {}, unless --nic says otherwise",
         named.nic()?
     ));
     Ok(None)
@@ -238,7 +238,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// What a new life begins from, and which generations are not whole. It must be there: whoever restarts a job does not want it from the beginning.
+/// The generation from which a new life begins, and the generations that are not whole. A generation must exist: a restart never begins a job anew.
 fn choose(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,

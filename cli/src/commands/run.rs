@@ -82,7 +82,7 @@ impl RunDirectory {
             let (mut directory, _) = JobDirectory::open(Directory::open(&self.path)?)?;
             Ok(directory.generations()?.iter().any(|found| found.state == GenerationState::Committed))
         };
-        // What cannot be read is left for whoever can.
+        // A directory that cannot be read is kept.
         if self.temporary && committed().is_ok_and(|any| !any) {
             let _ = std::fs::remove_dir_all(&self.path);
         }
@@ -362,7 +362,7 @@ pub(crate) fn supervise(
             let elsewhere = if plan.nodes.len() > 1 { ", on other hosts with --hosts" } else { "" };
             let is_lost =
                 matches!(outcome.report.ending, Ending::Failed { reason: StopReason::NothingToRestore, .. });
-            let kept = if is_lost { "could be had if what was lost of it came back" } else { "is kept" };
+            let kept = if is_lost { "can be restored if its lost images come back" } else { "is kept" };
             tell(format_args!(
                 "generation {generation} {kept}; go on with `stillwire restart {path}`{elsewhere}"
             ));
@@ -371,13 +371,13 @@ pub(crate) fn supervise(
     Ok(exit)
 }
 
-/// Everything that was told has been shown when this returns.
+/// All notices have been printed when this returns.
 pub(crate) fn close(observer: &mut dyn Observer) {
     launch::give_signals_back();
     observer.finish(None);
 }
 
-/// Ranks that cannot receive where they are told to would all end, in life after life.
+/// Ranks that cannot receive on the given address would all end, in life after life.
 pub(crate) fn check_bind(addresses: &Addresses) -> Result<(), CliError> {
     addresses.iter().try_for_each(|address| {
         UdpSocket::bind((address, 0)).map(drop).map_err(|error| CliError::Bind { address, error })
@@ -467,7 +467,7 @@ pub(crate) fn lock(storage: &Directory, path: &Path) -> Result<DirectoryLock, Cl
     }
 }
 
-/// Where ranks run, for a restart that is not told otherwise.
+/// Where ranks run, for a restart without options of its own.
 fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
     settings.extend(hosts::write_domains(nodes).map(|domains| (setting::DOMAINS.to_owned(), domains)));
     if let Some(hosts) = hosts::write(nodes) {

@@ -12,19 +12,19 @@ const LIMIT: u64 = 4_000_000_000;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct StdinArguments {
-    /// Which ranks read the standard input of this command: a rank's number, all, or none. The other ranks find theirs empty. End of file is passed on
+    /// Ranks that read the standard input of this command: a rank's number, all, or none. The input of other ranks is empty. End of file is passed on
     #[arg(long, value_name = "0|all|none|RANK", default_value = "0")]
     stdin: Readers,
-    /// Bytes of standard input that are kept in the job's directory (k, M, G: thousands, millions, billions), so that ranks which are rolled back read them
-    /// again. When so many are kept, no more is read before the next checkpoint is committed. With --encrypt, and without checkpoints, they are
-    /// kept in memory, at most 67M; without checkpoints the oldest are forgotten
+    /// Bytes of standard input that are kept in the job's directory, so that ranks can read them again after a rollback (k, M, G: thousands, millions, billions).
+    ///
+    /// When that many are kept, no more is read before the next checkpoint is committed. With --encrypt, and without checkpoints, they are kept in memory, at most 67M. Without checkpoints the oldest bytes are discarded.
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = size)]
     stdin_limit: u64,
 }
 
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct StdinChange {
-    /// Which ranks read standard input, as for `run` [default: as the job was started]. What was read before and is needed again comes first, then that of this command
+    /// Ranks that read standard input, as for `run` [default: as the job was started]. They first read again the earlier input that they need, then that of this command
     #[arg(long, value_name = "0|all|none|RANK")]
     stdin: Option<Readers>,
 }

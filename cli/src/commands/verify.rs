@@ -212,10 +212,7 @@ fn read_node(
         Err(error) => {
             let problem = match error {
                 StorageError::NotFound { .. } => {
-                    format!(
-                        "node {node}: {} is missing; `stillwire repair` rebuilds what it had",
-                        path.display()
-                    )
+                    format!("node {node}: {} is missing; `stillwire repair` rebuilds it", path.display())
                 }
                 error => format!("node {node}: {error}"),
             };

@@ -1,5 +1,5 @@
 //! `stillwire demo`: a real job is checkpointed under full traffic, loses a process, and finishes with the right result: an MPI program that knows
-//! nothing of it, or, where none can be had, a program with points of its own.
+//! nothing of it, or, where none is available, a program with points of its own.
 
 mod mpi;
 pub(crate) mod program;
@@ -46,7 +46,7 @@ const GENERATIONS_AFTER_KILL: u32 = 2;
 /// the computing between two can be hit.
 const KILL_AFTER_MS_MAX: u64 = 600;
 
-/// After this time the program is told to end, whatever has not happened yet.
+/// After this time the demo asks the program to end, even if its events are incomplete.
 const LONGEST: Duration = Duration::from_secs(45);
 
 pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliError> {

@@ -124,7 +124,7 @@ fn within(command: &mut Command) -> Result<(Option<i32>, String), String> {
     let said = child.stderr.take().map(|mut pipe| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What could not be read is not told.
+            // Unreadable output is not reported.
             let _ = pipe.read_to_end(&mut bytes);
             let text = String::from_utf8_lossy(&bytes).into_owned();
             let line = text.lines().find(|line| line.contains("error"));

@@ -32,7 +32,7 @@ pub(crate) struct Script {
     pub(crate) kill_after: Duration,
     /// Whom it hits.
     pub(crate) victim: u64,
-    /// When the program is told to end in any case.
+    /// When the demo asks the program to end in any case.
     pub(crate) longest: Duration,
 }
 
@@ -48,7 +48,7 @@ enum Act {
     Recovering(Instant),
     /// All ranks run again.
     After,
-    /// The program has been told to end.
+    /// The demo has asked the program to end.
     Enough,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct GenerationShown {
 pub(crate) struct RankShown {
     rank: u32,
     bytes: u64,
-    /// A frame of a peer that had cut already told of the cut, before the command did.
+    /// A frame of a peer that had cut already announced the cut, before the command did.
     by_traffic: bool,
     stop_ns: u64,
     freeze_ns: u64,
@@ -274,7 +274,9 @@ impl Observer for Timeline {
             Notice::NotSpawned { rank, problem: error } => {
                 self.say(&format!("rank {rank} could not be started: {error}"))
             }
-            Notice::KeeperLost { host, why } => self.say(&format!("the keeper of {host}: {why}")),
+            Notice::KeeperLost { host, why } => {
+                self.say(&format!("the node daemon (keeper) of {host}: {why}"))
+            }
             Notice::Store { what, error } => self.say(&format!("{what}: {error}")),
             Notice::Misbehaves { rank, reason } => self.say(&format!("rank {rank} is ended: {reason}")),
             Notice::Damaged { generation, .. } => self.say(&format!("generation {generation} is damaged")),

@@ -26,7 +26,7 @@ pub(crate) const UNFINISHED_MAX: Duration = Duration::from_secs(10);
 /// Bytes read from one descriptor at once.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 
-/// Bytes of standard input that a rank is given beyond those in its pipe, which holds 64 KiB. Whoever does not read gets no more.
+/// Bytes of standard input that a rank is given beyond those in its pipe, which holds 64 KiB. A rank that does not read gets no more.
 pub(crate) const INPUT_WINDOW_BYTES: u64 = 256 << 10;
 
 /// Time between two looks whether this process is in the foreground of the terminal that it is to read.
@@ -38,7 +38,7 @@ pub(crate) const READS_MAX: usize = 4;
 /// Bytes that a pipe holds at most (`/proc/sys/fs/pipe-max-size`); a program may have made its own that large.
 pub(crate) const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Longest wait of a checkpoint, before its record is written, for what the ranks had printed to be shown. Whoever does not read so long holds up no
+/// Longest wait of a checkpoint, before its record is written, for what the ranks had printed to be shown. A reader that does not read for that long holds up no
 /// checkpoint.
 pub(crate) const SHOWN_MAX: Duration = Duration::from_millis(50);
 
@@ -60,7 +60,7 @@ pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a version's name.
 pub(crate) const VERSION_BYTES_MAX: usize = 64;
 
-/// Bytes that wait on a link for the other end to read. Whoever does not read so long is stopped or hangs.
+/// Bytes that wait on a link for the other end to read. An end that does not read for that long is stopped or hangs.
 pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 
 /// Longest wait of a keeper for the first word of the launcher that has started it.
@@ -103,7 +103,7 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Jobs that `ps` lists.
 pub(crate) const JOBS_MAX: usize = 4096;
 
-/// Committed generations, the newest ones, of which nodes with directories of their own are told before a life begins: from one of these it begins.
+/// Committed generations, the newest ones, which nodes with directories of their own learn before a life begins: from one of these it begins.
 pub(crate) const GENERATIONS_TOLD_MAX: usize = 16;
 
 /// Longest wait for a node to write down a record in its own directory, or to remove what is not kept; each word of progress begins it anew.
@@ -129,7 +129,7 @@ pub(crate) const PROTECTOR_PATIENCE: Duration = Duration::from_secs(10);
 /// one that is looked for.
 pub(crate) const LATE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Attempts to rebuild one generation before a life begins; whoever was lost meanwhile is asked anew in between.
+/// Attempts to rebuild one generation before a life begins; nodes that were lost meanwhile are asked anew in between.
 pub(crate) const REPAIRS_MAX: u32 = 3;
 
 /// Time between two words that images are being rebuilt.

@@ -19,7 +19,7 @@ pub(crate) enum Channel {
 pub(crate) struct LineReader {
     pipe: OwnedFd,
     held: Vec<u8>,
-    /// Lines are handed out with their ends, and what has none yet can be had without waiting for it.
+    /// Lines are handed out with their ends, and a line without an end is available without waiting for it.
     is_bare: bool,
 }
 

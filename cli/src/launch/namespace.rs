@@ -6,7 +6,7 @@
 //!      `---- child:  rank           the id that it had (at its first start: the starter's); mounts /proc anew, executes the program
 //! ```
 //!
-//! Both are the keeper's own children (`CLONE_PARENT`): how a rank ends is told as ever, and its parent is nobody's id inside (0). Where the keeper
+//! Both are the keeper's own children (`CLONE_PARENT`): a rank's end is reported as usual, and its parent is nobody's id inside (0). Where the keeper
 //! may not make pid namespaces, it makes one user namespace first, which all its ranks are in: processes of different ones could not share memory.
 //! The first process stays outside with its files: through it a rank finds the others ([`drivers::shm::host`]).
 
@@ -102,7 +102,7 @@ impl Step {
 /// Why a rank cannot have a pid namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "a pid namespace of its own for a rank is not to be had: cannot {}: {} ({errno}); {}, or start without --pid-namespace",
+    "a pid namespace for a rank is not available: cannot {}: {} ({errno}); {}, or start without --pid-namespace",
     step.words(),
     errno.desc(),
     step.fix(*errno)
@@ -249,7 +249,7 @@ impl Starting {
     }
 }
 
-/// What is told over the pipe: [`FAILED`], the step, the error; or [`STARTED`], the first process and the rank's, or 0 as long as there is none.
+/// Messages on the pipe: [`FAILED`], the step, the error; or [`STARTED`], the first process and the rank's, or 0 as long as there is none.
 type StartReport = [i32; 3];
 const FAILED: i32 = 0;
 const STARTED: i32 = 1;
@@ -281,7 +281,7 @@ impl Entering {
         for (place, number) in bytes.chunks_exact_mut(4).zip(word) {
             place.copy_from_slice(&number.to_le_bytes());
         }
-        // Whoever would read it has gone: so will this process.
+        // Its reader is gone: this process ends, too.
         let _ = nix::unistd::write(&self.tells, &bytes);
     }
 
@@ -335,7 +335,7 @@ impl Entering {
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong);
             libc::setpgid(0, 0);
-            // Whoever is left without a parent is its child, and is forgotten when it ends.
+            // A process that loses its parent becomes its child, and is reaped when it ends.
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);
             libc::chdir(c"/".as_ptr());
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -346,7 +346,7 @@ impl Entering {
             if self.kept >= 0 {
                 libc::fcntl(self.kept, libc::F_SETFD, 0);
             }
-            // With the keeper's environment: whoever finds a job's processes by that finds this one.
+            // With the keeper's environment: a search for a job's processes by that finds this one.
             libc::execv(self.program.as_ptr(), arguments.as_ptr());
             libc::_exit(127)
         }

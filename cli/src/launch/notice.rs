@@ -164,7 +164,7 @@ pub(crate) enum MpiNotice<'a> {
     NoAgent { rank: Rank },
 }
 
-/// Whoever wants to know what happens to a job.
+/// An observer of a job's events.
 pub(crate) trait Observer {
     /// Something happened, so long after the start.
     fn notice(&mut self, at: Duration, notice: &Notice<'_>);
@@ -182,7 +182,7 @@ pub(crate) trait Observer {
     /// Waits for a moment until the lines of the ranks have been shown, if somebody reads.
     fn settle(&mut self, _limit: Duration) {}
 
-    /// The job is over: everything that was told has been shown when this returns, or `limit` has passed (false).
+    /// The job is over: all notices have been printed when this returns, or `limit` has passed (false).
     fn finish(&mut self, _limit: Option<Duration>) -> bool {
         true
     }

@@ -202,7 +202,7 @@ impl Group {
         Group::start(&mut command, None)
     }
 
-    /// `starting`: in a namespace, as the command was told.
+    /// `starting`: in a namespace, as the command asked for.
     fn start(command: &mut Command, starting: Option<Starting>) -> io::Result<(Group, Pipes)> {
         let spawned = command.spawn();
         let (mut child, group) = match starting {

@@ -116,7 +116,7 @@ pub(crate) fn find(name: &str) -> Result<JobInfo, CliError> {
     }
 }
 
-/// The user's own folder. Nobody else may enter it: whoever can reach a job's socket can stop the job.
+/// The user's own folder. Nobody else may enter it: a user who can reach a job's socket can stop the job.
 pub(crate) fn runtime_directory() -> Result<PathBuf, CliError> {
     let root = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(root) if root.is_absolute() && root.is_dir() => root.join("stillwire"),

@@ -54,7 +54,7 @@ impl Repeats {
         Say::Again { times: problem.times }
     }
 
-    /// The same for a problem that somebody waits to hear of: something is said in any case.
+    /// The same for a problem that a user waits for: a line is printed in any case.
     pub(crate) fn note_awaited(&mut self, now: Duration, subject: &'static str, words: &str) -> Say {
         match self.note(now, subject, words) {
             Say::Nothing => {

@@ -35,7 +35,7 @@ pub(crate) const NO_CHECKPOINTS: &str = concat!(
 pub(crate) enum Request {
     /// What are you doing?
     Status,
-    /// Take a checkpoint, and answer when it is durable or has come to nothing.
+    /// Take a checkpoint, and answer when it is durable or has failed.
     Checkpoint,
     /// Have a rank, or all, reach other hosts over this NIC, and answer when each has or has not.
     Rail { rank: Option<u32>, nic: String },
@@ -47,7 +47,7 @@ pub(crate) enum Request {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RailOutcome {
     pub(crate) rank: u32,
-    /// Over which NIC it reaches other hosts now, as far as it has told.
+    /// Over which NIC it reaches other hosts now, as far as it has reported that.
     pub(crate) nic: Option<String>,
     /// Why that is not the one that was asked for.
     pub(crate) refused: Option<String>,
@@ -247,7 +247,7 @@ impl Requests {
     /// Answers those who wait for a checkpoint. `words`: why one has failed.
     pub(crate) fn on_event(&mut self, event: &Event, words: impl Fn(&AbandonReason) -> String) {
         match event {
-            // Requests that come in the same instant are one, so whoever asked it: this is the first since they asked.
+            // Requests that come in the same instant are one, for every asker: this is the first since they asked.
             Event::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
                 for client in self.awaiting(Awaited::Beginning) {
                     client.awaited = Awaited::Outcome(*epoch);
@@ -432,7 +432,7 @@ mod tests {
         }
     }
 
-    /// What a command has been told so far.
+    /// The answers that a command has received so far.
     fn told(mut stream: &UnixStream) -> String {
         let mut bytes = [0; 512];
         let length = stream.read(&mut bytes).unwrap_or(0);

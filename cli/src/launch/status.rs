@@ -45,9 +45,9 @@ pub(crate) struct RankStatus {
     pub(crate) pid: Option<u32>,
     pub(crate) host: String,
     pub(crate) state: String,
-    /// Over which NIC it reaches other hosts, and how, or why over no other; `None`: it has not told.
+    /// Over which NIC it reaches other hosts, and how, or why over no other; `None`: it has not reported that.
     pub(crate) nic: Option<String>,
-    /// The last one that it has told.
+    /// The last one that it has reported.
     pub(crate) epoch: u32,
     /// How long it stood still for the last generation that was committed.
     pub(crate) pause_ns: Option<u64>,

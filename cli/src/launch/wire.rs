@@ -1,5 +1,5 @@
 //! What coordinator and keepers say to each other besides control messages: one byte stream each way, the standard input and output of the keeper's
-//! process. Whoever starts that process chooses the way: a pipe on this host, a remote shell (which authenticates and encrypts) to another one.
+//! process. The starter of that process chooses the way: a pipe on this host, a remote shell (which authenticates and encrypts) to another one.
 //!
 //! One frame: its length in bytes (32 bits, little-endian, at most [`LINK_FRAME_BYTES_MAX`]), then a [`ToKeeper`] or [`FromKeeper`] as `postcard`
 //! writes it. The first frame each way has the program's version, for nothing else can be relied on between two versions: so these stay as they are in every
@@ -166,7 +166,7 @@ impl From<&WireKey> for Key {
     }
 }
 
-/// What a keeper is told first.
+/// The first message to a keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Begin {
     /// The coordinator's [`VERSION`].
@@ -327,7 +327,7 @@ pub(crate) enum FromKeeper {
     Store { what: String, error: String },
     /// The machine wants the image of a rank that has ended.
     ExitedImage { rank: u32, generation: WireGeneration, record: Vec<u8> },
-    /// What has changed of the ranks: each with its phase and the last epoch that it has told.
+    /// Ranks that have changed: each with its phase and the last epoch that it has reported.
     Ranks(Vec<(u32, WirePhase, u32)>),
     /// To [`ToKeeper::StartWorld`]: how many processes, or in one word and in a sentence why none.
     WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
@@ -399,10 +399,10 @@ fn version(frame: &[u8]) -> Option<String> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error(
-        "what came is no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
+        "the bytes received are no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
     )]
     TooLong { found: usize },
-    #[error("what came is no frame of a keeper's link ({0}); {STRAY}")]
+    #[error("the bytes received are no frame of a keeper's link ({0}); {STRAY}")]
     NoFrame(#[from] postcard::Error),
     #[error("it has version {found} of stillwire, and this is {VERSION}: install the same on both")]
     OtherVersion { found: String },

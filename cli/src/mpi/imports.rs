@@ -12,7 +12,7 @@ const MODULE: &str = "mpi4py";
 const FILES_MAX: usize = 64;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What python is told to run.
+/// The program that python is started with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Run {
     /// A file, or a folder with `__main__.py`.

@@ -13,7 +13,7 @@ const MPICH: &[u8] = b"MPICH Version";
 const INTEL: &[u8] = b"Intel(R) MPI Library";
 const MVAPICH: &[u8] = b"MVAPICH";
 
-/// In the file of whoever is linked to libfabric, or opens it by this name; and in that of a library that libfabric is built into, which reads this variable.
+/// In a file that is linked to libfabric, or opens it by this name; and in a library that libfabric is built into, which reads this variable.
 const FABRICS: [&[u8]; 2] = [b"libfabric.so", b"FI_PROVIDER_PATH"];
 
 /// What is known of a library by its file.

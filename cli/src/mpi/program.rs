@@ -88,7 +88,7 @@ pub(crate) fn detect(program: &Program, choice: MpiChoice) -> Result<Detected, C
                 let listed = loader::libraries(&loader, &path, &program.environment, &program.directory);
                 match listed {
                     Ok(libraries) => detected.libraries = libraries,
-                    // It says so again when the program is started, to whoever runs it.
+                    // It repeats the message when the program is started, for the user who runs it.
                     Err(error) => detected.loader_says = Some(error.to_string()),
                 }
                 detected.loader = Some(loader);

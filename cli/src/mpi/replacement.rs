@@ -271,7 +271,7 @@ impl Replacement {
         )
     }
 
-    /// Why it cannot be had on this host.
+    /// Why it is not available on this host.
     pub(crate) fn problem(&self) -> Option<String> {
         let missing = self.links.iter().map(|(_, file)| file).find(|file| !file.is_file())?;
         Some(format!(
@@ -437,7 +437,7 @@ fn own_loader() -> Option<PathBuf> {
 fn folders_of(library: &Path, loader: &Path) -> Vec<PathBuf> {
     let real = library.canonicalize().unwrap_or_else(|_| library.to_owned());
     let Some(prefix) = real.parent().and_then(Path::parent) else { return Vec::new() };
-    // What the loader is told elsewhere is not the library's own.
+    // Folders that the loader gets elsewhere are not the library's own.
     let alone = [(OsString::from(LIBRARY_PATH), OsString::new())];
     let found = loader::libraries(loader, &real, &alone, Path::new("/")).unwrap_or_default();
     let mut folders: Vec<PathBuf> = Vec::new();

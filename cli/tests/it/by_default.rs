@@ -133,7 +133,7 @@ fn ranks_stay_where_their_images_are_and_it_is_said_how_to_have_it_otherwise() {
     refused.says(&[
         "3 are named",
         "node 0, node 1",
-        "spread otherwise in jobs that were begun with --parity none",
+        "spread differently in jobs that were begun with --parity none",
     ]);
 }
 

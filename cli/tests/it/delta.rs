@@ -116,7 +116,7 @@ fn files_that_the_caller_names() {
     folder.fails("apply 1.delta --to x", &["needs a base", "none was given"]);
     folder.fails("apply full.delta --base first --to x", &["needs no base"]);
     folder.fails("apply 2.delta 1.delta --base first --to x", &["was made against content"]);
-    folder.fails("apply 1.delta --base first --to result", &["is there already", "nothing is written over"]);
+    folder.fails("apply 1.delta --base first --to result", &["exists already", "no file is overwritten"]);
     folder.fails("apply first --base first --to x", &["a delta was expected"]);
     folder.fails("make second --signature first --to x", &["packed bytes begin"]);
     folder.fails("make nothing --to x", &["nothing", "No such file"]);

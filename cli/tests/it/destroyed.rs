@@ -141,7 +141,7 @@ fn two_nodes_are_too_many_for_one_parity() {
     done.says(&[
         &format!("generation {newest} is passed over"),
         "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may",
-        "it could be had if 1 of these came back",
+        "it can be restored if 1 of these come back",
         "no generation is left",
     ]);
     // One of them comes back.
@@ -185,9 +185,9 @@ fn two_nodes_are_too_many_while_it_runs_too() {
     let newest = place.generations("committed").pop().expect("a generation");
     done.says(&[
         &format!("generation {newest} is passed over"),
-        "it could be had if 1 of these came back",
+        "it can be restored if 1 of these come back",
         "no generation is left that can be restored, and a job that has committed one does not begin anew",
-        &format!("generation {newest} could be had if what was lost of it came back; go on with"),
+        &format!("generation {newest} can be restored if its lost images come back; go on with"),
     ]);
     assert!(!done.stderr.contains("from the beginning (attempt"), "{done:?}");
     // What the others have stays.

@@ -192,7 +192,7 @@ fn a_process_that_runs() {
         child.wait().unwrap();
     }
     let gone = doctor(folder.path(), &["--json", "--pid", &good.id().to_string()]);
-    assert!(finding(&gone, "process")["found"].as_str().unwrap().contains("cannot be looked into"));
+    assert!(finding(&gone, "process")["found"].as_str().unwrap().contains("cannot be inspected"));
 }
 
 #[test]

@@ -118,7 +118,11 @@ fn no_silent_job_file(place: &Place, key: &str) {
     drop(JobDirectory::renew(storage.clone(), &silent).expect("room for it"));
     for options in [vec![], vec!["--key-file", key]] {
         let unsaid = done(stillwire(&["restart", &place.job_text()]).args(&options));
-        unsaid.says(&["images of this job are encrypted", "its job file does not say so", "put it back"]);
+        unsaid.says(&[
+            "images of this job are encrypted",
+            "its job file names no key for new ones",
+            "restore it",
+        ]);
         assert_eq!(unsaid.code, Some(1));
     }
     drop(JobDirectory::renew(storage, &file).expect("room for it"));
@@ -302,7 +306,7 @@ fn what_would_come_to_nothing_is_refused() {
     let keyless = run(&["--ckpt-dir", &job, "--encrypt"]);
     keyless.says(&["--encrypt needs a key", "--key-file or STILLWIRE_KEY", "openssl rand -hex 32"]);
     let unsaved = run(&["--encrypt", "--key-file", &key]);
-    unsaved.says(&["--encrypt is about images", "--ckpt-every"]);
+    unsaved.says(&["--encrypt encrypts images", "--ckpt-every"]);
     assert_eq!((keyless.code, unsaved.code), (Some(2), Some(2)));
     assert!(!place.job().exists());
 }

@@ -239,7 +239,7 @@ fn where_there_are_none_the_next_step_is_told() {
             .arg(place.job());
         let done = done(command.args(["--", "true"]).env("STILLWIRE_PROVIDER", library()));
         assert_eq!(done.code, Some(1), "{done:?}");
-        done.says(&["no rank can be started on ", "a pid namespace of its own for a rank is not to be had"]);
+        done.says(&["no rank can be started on ", "a pid namespace for a rank is not available"]);
         done.says(words);
         done.says(&["or start without --pid-namespace"]);
     };

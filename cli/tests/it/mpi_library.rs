@@ -196,7 +196,7 @@ fn what_does_not_fit_together_is_said() {
     let (fixed, open) = (Place::with("libmpich.so.12", &[], &own), Place::new("libmpi.so.40"));
     for (place, code, words) in [
         (&old, 1, &["libmpich.so.10", "before 3.1", "Build the program"][..]),
-        (&more, 1, &["lacks what it needs: MPIX_More"]),
+        (&more, 1, &["lacks symbols that it needs: MPIX_More"]),
         (&fixed, 1, &["RPATH", "own/libmpich.so.12"]),
         (&open, 2, &["libmpi.so.40", "is Open MPI", "not MPICH's"]),
     ] {

@@ -177,9 +177,9 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     assert_eq!(repaired.code, Some(3), "{repaired:?}");
     let lost = [
         "2 of 4 nodes that protect each other have lost something of it (a part of it on node 1, node 2), and pages that belong together on more than the 1 that may",
-        "node 1: what node 1 has lost of generation",
-        "what belongs to it is lost on node 2 too, so 2 of 4 are left, and 3 are needed",
-        "what belongs to it is lost on node 1 too, so 2 of 4 are left, and 3 are needed",
+        "node 1: the lost data of node 1 in generation",
+        "data of its group is lost on node 2 too, so 2 of 4 are left, and 3 are needed",
+        "data of its group is lost on node 1 too, so 2 of 4 are left, and 3 are needed",
     ];
     repaired.says(&[&format!("generation {} is lost: ", kept[1])]);
     repaired.says(&lost);
@@ -211,7 +211,7 @@ fn nodes_that_are_lost_and_nodes_that_are_damaged_are_told_apart() {
     let done = place.restart(&[]).finish();
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&[
-        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may, and something of it is damaged (node 3); it could be had if 1 of these came back, unless what is damaged belongs to what stays lost",
+        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may, and something of it is damaged (node 3); it can be restored if 1 of these come back, unless what is damaged belongs to what stays lost",
     ]);
 }
 

@@ -358,7 +358,7 @@ fn nothing_speaks_against_saving_a_rank_that_is_saved() {
     }
     let rank = job.ranks()[0].to_string();
     let told = done(&mut stillwire(&["doctor", "--pid", &rank]));
-    assert!(told.stdout.contains(&format!("nothing speaks against saving process {rank}")), "{told:?}");
+    assert!(told.stdout.contains(&format!("nothing prevents saving process {rank}")), "{told:?}");
     job.signal("INT");
     job.finish();
 }

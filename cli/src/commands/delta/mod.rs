@@ -39,7 +39,7 @@ const BLOCK_BYTES: u32 = 4096;
 
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum DeltaCommand {
-    /// Write the signature of a file: what later files are compared with, instead of it
+    /// Write the signature of a file; `make` compares later files with it instead of the file
     Sign {
         /// The file
         #[arg(value_name = "FILE")]
@@ -52,7 +52,7 @@ pub(crate) enum DeltaCommand {
         #[command(flatten)]
         key: KeyArgument,
     },
-    /// Write what of a file differs from a base
+    /// Write a delta: the blocks of a file that differ from a base
     Make {
         /// The file; `-` is standard input
         #[arg(value_name = "FILE")]
@@ -60,7 +60,7 @@ pub(crate) enum DeltaCommand {
         /// Where the delta goes
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
-        /// What it is compared with; without this and --signature, the delta is full
+        /// Base with which the file is compared; without this and --signature, the delta is full
         #[arg(long, value_name = "FILE", conflicts_with = "signature")]
         base: Option<PathBuf>,
         /// The base's signature, instead of the base
@@ -76,12 +76,12 @@ pub(crate) enum DeltaCommand {
         #[command(flatten)]
         key: KeyArgument,
     },
-    /// Write the file that deltas were made of
+    /// Restore a file from its deltas
     Apply {
-        /// The deltas, the oldest first: each was made against what the one before it gives
+        /// The deltas, the oldest first: each was made against the result of the one before it
         #[arg(value_name = "DELTA", required = true)]
         deltas: Vec<PathBuf>,
-        /// What the first one was made against, unless it is full
+        /// Base of the first delta, unless that is full
         #[arg(long, value_name = "FILE")]
         base: Option<PathBuf>,
         /// Where the result goes
@@ -116,7 +116,7 @@ pub(crate) struct BlockArguments {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompressArgument {
-    /// How blocks are compressed where it pays
+    /// Compression of blocks, where it pays
     #[arg(long, default_value = "auto", value_parser = PossibleValuesParser::new(Compression::ALL.map(|(name, _)| name)))]
     compress: String,
 }

@@ -36,16 +36,16 @@ pub(crate) struct AddArguments {
     /// The file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Which checkpoint is the base
+    /// Choice of the checkpoint that is the base
     #[arg(long, value_enum, default_value = "adaptive")]
     bases: Bases,
-    /// With adaptive bases: a delta that is more than so many times as large as one against the checkpoint before makes its checkpoint the next base
+    /// With adaptive bases: a checkpoint becomes the next base if its delta is more than B times as large as one against the checkpoint before
     #[arg(long, value_name = "B", default_value_t = 2.0, value_parser = threshold)]
     threshold: f64,
-    /// Files that getting a checkpoint may need; then the next one is full
+    /// Most files that restoring a checkpoint may need; then the next one is full
     #[arg(long, value_name = "N", default_value_t = Rules::default().files_max, value_parser = number::<u32>(1..=1000))]
     files_max: u32,
-    /// Remove older checkpoints, but for the newest N and what they need
+    /// Remove older checkpoints, except the newest N and the files that they need
     #[arg(long, value_name = "N", value_parser = number::<usize>(1..=1_000_000))]
     keep: Option<usize>,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
     let told = match refusals_of(pid, &Declared { handed_in, ..Declared::new() }) {
         Ok(told) => told,
         Err(error) => {
-            let found = format!("process {pid} cannot be looked into: {error}");
+            let found = format!("process {pid} cannot be inspected: {error}");
             return vec![Finding::problem(
                 "process",
                 found,
@@ -28,7 +28,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
         }
     };
     if told.is_empty() {
-        return vec![Finding::ok("process", format!("nothing speaks against saving process {pid}"))];
+        return vec![Finding::ok("process", format!("nothing prevents saving process {pid}"))];
     }
     let finding = |sentence: &String| {
         // "descriptor 5 (what it is): why; what to do"

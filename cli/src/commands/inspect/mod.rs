@@ -233,7 +233,9 @@ fn print_image(image: &ImageReport) -> io::Result<()> {
         say!("a delta: it needs the image of generation {}, digest {}", base.generation, base.digest)?;
     }
     if image.encrypted {
-        say!("encrypted, except for what stands below as open; --key-file or STILLWIRE_KEY shows its ports")?;
+        say!(
+            "encrypted, except for the sections below that are open; --key-file or STILLWIRE_KEY shows its ports"
+        )?;
     }
     say!("{:<16}  {:>7}  {:>10}  {:>12}  {:>11}  CHECKSUM", "SECTION", "VERSION", "ID", "OFFSET", "SIZE")?;
     for section in &image.sections {

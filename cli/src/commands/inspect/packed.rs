@@ -113,7 +113,7 @@ pub(super) fn inspect(
     let mut footer = [0; FOOTER_BYTES];
     source.read_at(bytes - FOOTER_BYTES as u64, &mut footer)?;
     let footer = Footer::parse(&footer, bytes).map_err(failed)?;
-    // Without its key it can be told how it is packed, and not what it is.
+    // Without its key, the packing can be shown, but not the content.
     let own = if footer.sealed.is_some() { key.key()? } else { None };
     if footer.sealed.is_some() && own.is_none() {
         return Ok(Some(Packed { holds: "unknown", ..shape(&footer, bytes, Vec::new(), None) }));
@@ -174,7 +174,7 @@ fn shape(footer: &Footer, stored_bytes: u64, codecs: Vec<(String, u64)>, damage:
     }
 }
 
-/// Packets by how they are stored; damaged entries are told by whoever verifies.
+/// Packets by how they are stored; verification reports damaged entries.
 fn codecs(reader: &PacketReader, source: &impl Source) -> Vec<(String, u64)> {
     let mut counts = [0; Codec::ALL.len()];
     for packet in 0..reader.footer().packets {

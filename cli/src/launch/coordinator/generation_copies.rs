@@ -1,4 +1,4 @@
-//! Copies of generations outside the nodes: when they begin, what is told of them, and how long a job's end waits for one.
+//! Copies of generations outside the nodes: when they begin, how they are reported, and how long a job's end waits for one.
 
 use std::time::{Duration, Instant};
 

@@ -25,7 +25,7 @@ use crate::error::CliError;
 struct Feed {
     /// Behind the last byte in its pipe.
     taken: u64,
-    /// Behind the last byte that the thread was asked for, and that the keeper was told.
+    /// Behind the last byte that the thread was asked for, and that the keeper was sent.
     asked: u64,
     sent: u64,
     /// The keeper knows where the input ends.
@@ -97,7 +97,7 @@ impl Input {
                  without any"
             )),
             Err(error) => Err(format!(
-                "how much of standard input its ranks had read at generation {generation}: {error}"
+                "the positions of its ranks in standard input at generation {generation}: {error}"
             )),
         }
     }
@@ -222,7 +222,7 @@ impl Shell<'_> {
             Retention::Newest => "without checkpoints only the newest bytes are kept (--stdin-limit)",
         };
         let words = format!(
-            "rank {rank} needs its standard input again from byte {from}, and what is kept begins at byte {first}: {why}"
+            "rank {rank} needs its standard input again from byte {from}, and the kept input begins at byte {first}: {why}"
         );
         self.verdict.get_or_insert(Verdict { words, exit_code: None });
         self.stop();

@@ -62,7 +62,7 @@ impl Shell<'_> {
         if was_there {
             self.tell(&Notice::KeeperLost { host: &host, why: &why });
         }
-        // PMI's server is told nothing: its life ends with the keeper's, and who waits at its barriers is not to be blamed.
+        // PMI's server gets no message: its life ends with the keeper's, and a rank that waits at its barriers is not at fault.
         let gone: Vec<Rank> =
             self.processes.iter().filter(|(_, of)| of.node == node).map(|(rank, _)| *rank).collect();
         for rank in gone {

@@ -42,7 +42,7 @@ pub(super) struct Keeper {
     wait: Duration,
     /// It has said that it is there, since it was last started.
     is_ready: bool,
-    /// Bytes of its lines that have been told to the observer, and of which it does not know yet.
+    /// Bytes of its lines that the observer has received, and the keeper does not know of yet.
     pub(super) shown: u64,
     /// Why ranks of it do not come up, as far as it can see.
     pub(super) silent: Option<String>,
@@ -138,7 +138,7 @@ impl Keepers {
             command.env_remove(name);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        // Killed, not told: its guard cleans up, as when it is killed alone.
+        // Killed, not asked to end: its guard cleans up, as when it is killed alone.
         end_with_launcher(&mut command, Signal::SIGKILL);
         let mut child = command.spawn().map_err(failed)?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {

@@ -78,7 +78,7 @@ enum Source {
 struct Process {
     node: NodeIndex,
     pid: i32,
-    /// Over which NIC it reaches other hosts, when it has told.
+    /// Over which NIC it reaches other hosts, once it has reported that.
     nic: Option<String>,
 }
 
@@ -92,7 +92,7 @@ struct Shell<'a> {
     job: Job,
     keepers: Keepers,
     processes: BTreeMap<Rank, Process>,
-    /// What the keepers have told of each rank.
+    /// The keepers' reports of each rank.
     ranks: BTreeMap<Rank, (WirePhase, Epoch)>,
     spawned: Spawned,
     unfinished: Unfinished,
@@ -147,7 +147,7 @@ struct Shell<'a> {
     stops: u32,
     /// The observer had no room for lines when it was last asked.
     is_full: bool,
-    /// When somebody who waits for the job to run is told how far it is.
+    /// When progress is reported to an observer that waits for the job to run.
     news: Option<Instant>,
     /// Why no keeper can do its work, although it was started.
     unfit: Option<CliError>,
@@ -370,7 +370,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Whoever waits for the job to run hears from time to time how far it is. A program that does not connect runs.
+    /// Reports progress from time to time, until the job runs. A program that does not connect runs.
     fn tell_news(&mut self, now: Instant) {
         let status = self.job.status();
         let simply_runs = self.simply_runs();

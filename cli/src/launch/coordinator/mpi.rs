@@ -29,7 +29,7 @@ pub(super) struct MpiSide {
     looks: BTreeMap<u32, Look>,
     /// By world: barriers at which it has been looked which files its processes have.
     barriers_seen: BTreeMap<u32, u64>,
-    /// Worlds whose names the keepers have been told.
+    /// Worlds whose names the keepers have received.
     named: BTreeSet<u32>,
     /// The first rank that has ended with an exit code of its own after MPI_Finalize.
     failed: Option<(Rank, u8)>,
@@ -216,7 +216,7 @@ impl Shell<'_> {
         is_finalizing || of_mpi
     }
 
-    /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has told what it had done in the lives
+    /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has reported what it had done in the lives
     /// before. The keeper, to which the agent has said nothing of that, sees only a process that has ended well.
     pub(super) fn has_broken_off(&self, rank: Rank) -> bool {
         let Some(mpi) = self.mpi.as_ref().filter(|mpi| mpi.server.is_relayed(rank)) else {

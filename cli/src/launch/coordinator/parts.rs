@@ -18,7 +18,7 @@ pub(super) struct Parts {
     manifest: Manifest,
     /// Since when each of them has made no progress.
     waiting: BTreeMap<NodeIndex, Instant>,
-    /// Whoever makes none for so long is given up.
+    /// A node that makes none for this long is given up.
     patience: Duration,
     /// By image of the manifest.
     packed: Vec<Option<Packed>>,
@@ -140,7 +140,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Whoever writes a part ends.
+    /// Every writer of a part ends.
     pub(super) fn give_up_parts(&mut self) {
         let Some(parts) = &self.parts else { return };
         for node in parts.waiting.keys() {

@@ -41,7 +41,7 @@ impl Shell<'_> {
         self.pending_commit.last += 1;
         let number = self.pending_commit.last;
         let mut nodes = BTreeSet::new();
-        // Whoever does not read holds up no checkpoint.
+        // A reader that does not read delays no checkpoint.
         if self.observer.takes_lines() {
             nodes.extend(self.keepers.nodes());
             self.keepers.tell_all(&ToKeeper::Drain { number });

@@ -80,7 +80,7 @@ impl Shell<'_> {
             let reason = format!("there is no rank {rank}, only 0 to {}", status.ranks.saturating_sub(1));
             return self.requests.answer_one(client, &Answer::Failed { reason });
         }
-        // What ranks have spawned hears of no other place: then each goes over another NIC where it is, or not at all.
+        // Spawned processes cannot learn another address: then each goes over another NIC where it is, or not at all.
         if rank.is_none() && self.spawned_are_over() {
             return self.begin_change(Some(client), nic, life);
         }
@@ -162,7 +162,7 @@ impl Shell<'_> {
         }
     }
 
-    /// A rank has answered what the change under way has told it.
+    /// A rank has answered a message of the change under way.
     pub(super) fn rail_said(&mut self, rank: Rank, life: Life, message: Message) {
         if let Message::RailLost { words } = &message {
             return self.rail_lost(rank, life, words.as_str());
@@ -233,7 +233,7 @@ impl Shell<'_> {
         }
     }
 
-    /// A keeper that was started anew is told what was decided.
+    /// A keeper that was started anew receives the decision.
     pub(super) fn tell_decided_nic(&mut self, node: ckpt_glue::names::NodeIndex) {
         if let Some(nic) = self.rail_changes.decided.clone() {
             self.keepers.tell(node, &ToKeeper::Nic { nic });
@@ -271,7 +271,10 @@ impl Shell<'_> {
                 let process = processes.get(&rank).filter(|process| process.pid == pid);
                 let refused = Some(match process {
                     Some(_) => {
-                        format!("it has not answered in {} s; `ps` shows what it has", RAIL_MAX.as_secs())
+                        format!(
+                            "it has not answered in {} s; `stillwire ps` shows its NIC",
+                            RAIL_MAX.as_secs()
+                        )
                     }
                     None => "it has ended".to_owned(),
                 });

@@ -88,7 +88,7 @@ impl Shell<'_> {
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
         self.leaving = true;
         self.commit_all();
-        // Nodes with directories of their own are told what is committed.
+        // Nodes with directories of their own learn the committed generation.
         if self.nodes.is_none() {
             self.leave_keepers();
         }

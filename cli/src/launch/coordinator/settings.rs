@@ -1,4 +1,4 @@
-//! The job's file says how a restart goes on that is told nothing else: as the job ran last.
+//! The job's file says how a restart without options continues: as the job ran last.
 
 use store::{JobFile, StoreError};
 
@@ -10,7 +10,7 @@ use super::super::wire::ToKeeper;
 use super::Shell;
 
 impl Shell<'_> {
-    /// All ranks run with what the job has been told: that stays.
+    /// All ranks run with the given options: these become the job's defaults.
     pub(super) fn keep_settings(&mut self) {
         if let Some(file) = &self.job_file {
             self.store.ask(Task::Keep(Box::new(file.clone())));

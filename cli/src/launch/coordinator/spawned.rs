@@ -25,7 +25,7 @@ pub(super) struct Spawned {
     waiting: Vec<(u32, Vec<WireCommand>)>,
     /// Who asked for worlds that wait, or are being started.
     asked: Vec<(u32, Member)>,
-    /// People have been told that nothing but these runs any more.
+    /// The message that only these still run has been printed.
     told: bool,
 }
 

@@ -40,7 +40,7 @@ struct Failed {
 }
 
 impl Unsaved {
-    /// For whoever asks what the job is doing.
+    /// For requests about what the job is doing.
     pub(super) fn failing(&self) -> Option<Failing> {
         self.failing.as_ref().map(|failed| Failing {
             times: failed.times,

@@ -33,7 +33,7 @@ pub(crate) struct Flush {
     pub(crate) to: CopyLocation,
     /// How many are kept: the newest ones.
     pub(crate) keep: u32,
-    /// So many at most hang on one whole copy.
+    /// At most so many depend on one whole copy.
     pub(crate) whole_every: u32,
     /// What they are encrypted with.
     pub(crate) key: Option<Key>,
@@ -239,7 +239,7 @@ impl Flusher {
         self.waiting = None;
     }
 
-    /// When somebody is to be told how far it is, or it is to be given up.
+    /// When its progress is to be reported, or it is to be given up.
     pub(super) fn due(&self) -> Option<Instant> {
         let copy = self.under_way.as_ref().filter(|copy| !copy.is_given_up)?;
         let silent = (!copy.asks).then_some(copy.seen.1 + self.patience);

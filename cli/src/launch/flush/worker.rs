@@ -57,7 +57,7 @@ impl copies::Source for Directories {
     }
 
     fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)> {
-        // A directory that cannot be opened now is told when the image is read.
+        // A directory that cannot be opened now is reported when the image is read.
         let directory = self.directory(rank);
         directory
             .map_or_else(|_| Vec::new(), |mut own| ImageRuns::new(own.storage().clone()).of(image, section))
@@ -92,7 +92,7 @@ impl Copier {
         plan: &Plan,
         answers: Option<Receiver<Answer>>,
     ) -> Result<Copier, CliError> {
-        // Whoever has its copy goes on as it runs.
+        // A job that is restored from the copy continues with the settings of this run.
         let job_file = match JobFile::parse(&plan.job_file) {
             Ok(file) => file,
             Err(_) => JobDirectory::open(Directory::open(&plan.directory)?)?.1,

@@ -1,6 +1,6 @@
 //! The thread that reads the launcher's standard input, and keeps what was read.
 //!
-//! Nothing is read before a rank has room for it, so that what nobody wants is left to whoever has the same input next. The descriptor stays as
+//! Nothing is read before a rank has room for it, so that what nobody wants is left to the next reader of the same input. The descriptor stays as
 //! it is: it is shared with the shell, and with whatever else that has started. A terminal is read only while this process is in
 //! its foreground; the thread blocks SIGTTIN, so that one that has just left it gets an error instead of being stopped.
 

@@ -122,7 +122,7 @@ struct Shell {
     keeper: Keeper,
     directory: JobDirectory<Directory>,
     processes: BTreeMap<Rank, Process>,
-    /// Wishes of another NIC that ranks have been told of, and the last that each has taken: it has it in later lives, too.
+    /// Requests for another NIC that ranks have received, and the last that each has taken: it keeps it in later lives, too.
     nics_wished: BTreeMap<(Rank, u64), NicChoice>,
     nics: BTreeMap<Rank, NicChoice>,
     /// Their processes have ended, and the coordinator has not said how the machine is to see it.
@@ -149,7 +149,7 @@ struct Shell {
     outputs: Outputs,
     inputs: input::Inputs,
     suspension: suspension::Suspension,
-    /// What the coordinator has been told of each rank.
+    /// The last report to the coordinator about each rank.
     told: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
     /// The node has a directory of its own.
@@ -240,7 +240,7 @@ fn greeting(link: &mut Link) -> Result<(Begin, Vec<ToKeeper>), LinkError> {
     }
 }
 
-/// Sends the last words, to whoever still reads.
+/// Sends the waiting messages, for a second at most, while the other end reads.
 fn finish_sending(link: &mut Link) {
     let until = Instant::now() + Duration::from_secs(1);
     while link.has_waiting() && Instant::now() < until {
@@ -533,7 +533,7 @@ impl Shell {
         self.spawned.give_up();
         match self.processes.get(&rank) {
             Some(process) if process.life == life => process.group.kill(),
-            // It has ended, and the machine will hear of it.
+            // It has ended, and the machine will learn that.
             _ if self.unjudged.contains(&rank) => {}
             _ => {
                 let status = ExitStatus::Signal(Signal::SIGKILL as u8);

@@ -120,7 +120,7 @@ impl Shell {
         let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, *token));
     }
 
-    /// Ends a process, whoever started it.
+    /// Ends a process, no matter which process started it.
     pub(super) fn kill_member(&mut self, member: Member) {
         match member.job_rank() {
             Some(rank) => self.kill_rank(rank),

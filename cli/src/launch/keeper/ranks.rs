@@ -318,7 +318,7 @@ impl Shell {
         }
     }
 
-    /// A rank is told to go over another NIC.
+    /// Asks a rank to move to another NIC.
     pub(super) fn note_nic_request(&mut self, rank: Rank, message: &Message) {
         if let Message::HandOver { number, nic } = message
             && let Ok(choice) = nic.as_str().parse()

@@ -103,7 +103,7 @@ impl Shell {
         Ok(ranks)
     }
 
-    /// What ranks are told of where they are, before they run: ports that are older than this life. All are told the same, in several parts.
+    /// The addresses that ranks receive before they run: of ports that are older than this life. All receive the same, in several parts.
     pub(super) fn note_ports(&mut self, control: &Control) {
         let Message::Addresses { ports } = &control.message else { return };
         if self.moved.as_ref().is_none_or(|(life, _)| *life != control.life) {

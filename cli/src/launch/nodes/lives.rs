@@ -11,7 +11,7 @@ pub(crate) struct Divergence {
     pub(crate) other: (String, Decision),
 }
 
-/// Every decision that one of them knows, oldest first. Each has a name, by which people are told.
+/// Every decision that one of them knows, oldest first. Each has a name for messages.
 pub(crate) fn joined(known: Vec<(String, Vec<Decision>)>) -> Result<Vec<Decision>, Box<Divergence>> {
     let mut joined: BTreeMap<u32, (String, Decision)> = BTreeMap::new();
     for (name, decisions) in known {

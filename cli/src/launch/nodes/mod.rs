@@ -23,7 +23,7 @@ pub(crate) const NO_NODE: u32 = u32::MAX;
 pub(crate) struct OwnDirectories {
     /// In it each node has one, named by its number: on one machine with the others, or each on its own.
     pub(crate) root: PathBuf,
-    /// Nodes that protect each other; none: nothing is protected. Whoever takes a node's place is in its group: what lies there is parity of that one.
+    /// Nodes that protect each other; none: nothing is protected. A node that takes another one's place is in its group: what lies there is parity of that one.
     groups: Vec<Group>,
     /// How they do, and what it may cost them.
     pub(crate) scheme: Scheme,
@@ -50,7 +50,7 @@ impl OwnDirectories {
         &self.groups
     }
 
-    /// What the keeper of a node is told of this.
+    /// The part of this that the keeper of a node receives.
     pub(crate) fn membership(&self, node: NodeIndex, job_file: &[u8]) -> WireMembership {
         let found = self.groups.iter().find_map(|group| {
             let member = group.nodes().iter().position(|member| *member == node.0)?;

@@ -166,7 +166,7 @@ impl Shell<'_> {
                         problem.unwrap_or_else(|| "what it keeps for others is not whole".to_owned());
                     problems.push(format!("{}: {problem}", host()));
                 }
-                _ => problems.push(format!("{}: it does not say what it has", host())),
+                _ => problems.push(format!("{}: it does not report its images", host())),
             }
         }
         if !round.refused.is_empty() {

@@ -43,7 +43,7 @@ fn causes(
         return silent.iter().map(|node| (*node, Cause::Silent)).collect();
     }
     let elapsed = said.values().map(|account| account.elapsed_ms).max().unwrap_or(0);
-    // Whoever is only waited for has less than half of that, and whoever waits for one that is late hardly anything.
+    // A node that others wait for has less than half of that, and a node that waits for a late one hardly anything.
     let most_of = |of: &dyn Fn(&WireAccount) -> u64, cause: fn(Duration) -> Cause| {
         let of_each = || said.iter().map(|(node, account)| (*node, of(account)));
         let most = of_each().map(|(_, time)| time).max().unwrap_or(0);
@@ -84,17 +84,16 @@ fn words(cause: Cause, account: Option<&WireAccount>) -> String {
     match cause {
         Cause::Silent => "it does not answer".to_owned(),
         Cause::Own(time) => format!(
-            "its disk or its processors had to do for {:.1} of {of:.1} s, and {so_far}",
+            "its disk or its processors were busy for {:.1} of {of:.1} s, and {so_far}",
             time.as_secs_f64()
         ),
         Cause::Limited(time) => format!(
-            "what it sends waited for the limit of its link (--encode-budget) for {:.1} of {of:.1} s, and {so_far}",
+            "its data waited for the limit of its link (--encode-budget) for {:.1} of {of:.1} s, and {so_far}",
             time.as_secs_f64()
         ),
-        Cause::Link(time) => format!(
-            "what goes over its link was on its way for {:.1} of {of:.1} s, and {so_far}",
-            time.as_secs_f64()
-        ),
+        Cause::Link(time) => {
+            format!("its data was on its link for {:.1} of {of:.1} s, and {so_far}", time.as_secs_f64())
+        }
     }
 }
 
@@ -133,7 +132,7 @@ impl Shell<'_> {
         let base = self.nodes.as_ref().and_then(|nodes| nodes.base);
         let stays = base.map_or_else(String::new, |base| format!(", and generation {base} stays protected"));
         let error = format!(
-            "{why}{late}. It costs this checkpoint; the program runs on{stays}. --ckpt-timeout gives them more time"
+            "{why}{late}. This checkpoint is abandoned; the program continues{stays}. --ckpt-timeout gives them more time"
         );
         self.tell(&Notice::Store { what: &What::Protect(generation).words(), error: &error });
         self.give_up_protection(generation, Errno::ETIMEDOUT as u32);

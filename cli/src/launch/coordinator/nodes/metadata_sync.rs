@@ -40,7 +40,7 @@ impl Shell<'_> {
         });
         match joined([here].into_iter().chain(theirs).collect()) {
             Ok(decisions) if decisions == restore.records.decisions => {
-                // They were told all of it.
+                // They have received all of it.
                 let host = ahead.keys().next().map(|node| self.plan.nodes[node.0 as usize].name());
                 let problem = StoreError::LifeTaken { counter: restore.counter() }.to_string();
                 self.unfit.get_or_insert(CliError::Unfit { host: host.unwrap_or_default(), problem });
@@ -71,7 +71,7 @@ impl Shell<'_> {
             }
         };
         let Some(newest) = decisions.last().map(|newest| newest.life) else { return };
-        let words = format!("what the nodes know of the job's lives, up to {newest}, was taken over");
+        let words = format!("the nodes' records of the job's lives, up to {newest}, were adopted");
         self.tell(&Notice::Repair { words: &words });
         // R7: the life to come has a number above all of them, and everything is fenced for it, and asked, anew.
         self.tell_job(job::Input::LivesFound { counter_last: newest.counter });

@@ -5,7 +5,7 @@
 //!   checkpoint:     images durable ---> Protect (all) ---> commit record durable here ---> Commit (all) ---> Collect (all)
 //! ```
 //!
-//! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for whoever has lost that directory.
+//! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for a user who has lost that directory.
 
 mod background_repair;
 mod late_nodes;
@@ -94,7 +94,7 @@ struct Round {
     waiting: BTreeSet<NodeIndex>,
     done: BTreeMap<NodeIndex, NodeDone>,
     refused: BTreeMap<NodeIndex, Refusal>,
-    /// Whoever has not answered by then does not count; `None`: somebody else watches the time.
+    /// A node that has not answered by then does not count; `None`: somebody else watches the time.
     until: Option<Instant>,
     limit: Duration,
 }
@@ -313,7 +313,7 @@ impl Shell<'_> {
         self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(decision.into()));
     }
 
-    /// A checkpoint has come to nothing. A node that had no room for the decision may have it now.
+    /// A checkpoint has failed. A node that had no room for the decision may have it now.
     pub(super) fn decide_again(&mut self) {
         let Some(Nodes { decision: Some(decision), untold, .. }) = &self.nodes else { return };
         for node in untold {
@@ -369,7 +369,7 @@ impl Shell<'_> {
         }
     }
 
-    /// The last that the nodes are told: what is committed. Everything else goes.
+    /// The last message to the nodes: the committed generations. They remove everything else.
     pub(super) fn settle_nodes(&mut self, records: &Records) {
         let manifests = || records.manifests.iter().map(|(manifest, _)| manifest.into()).collect();
         for node in self.keepers.nodes() {

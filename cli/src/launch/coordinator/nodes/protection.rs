@@ -4,7 +4,7 @@
 //!   WriteCommit ---> Protect (all) ---> output is shown ---> commit record
 //!                        | refused, lost; late ---> who was it?
 //!                        v
-//!                    Abandon (all): the checkpoint came to nothing, and the generation before it is as it was
+//!                    Abandon (all): the checkpoint failed, and the generation before it is as it was
 //! ```
 
 use std::time::Instant;

@@ -75,7 +75,7 @@ impl Shell<'_> {
                 }
             }
             Err(error) => self.tell(&Notice::Store {
-                what: "taking over what nodes have of damaged records",
+                what: "adopting the nodes' copies of damaged records",
                 error: &error.to_string(),
             }),
         }

@@ -48,11 +48,11 @@ pub(super) struct RestorePlan {
     /// The protectors have found each other.
     have_met: bool,
     repairs: BTreeMap<GenerationId, u32>,
-    /// Why the last one came to nothing.
+    /// Why the last one failed.
     failures: BTreeMap<GenerationId, String>,
     /// Nodes for which what the others had in the last round did not do.
     beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
-    /// When somebody is told that images are being rebuilt, or brought.
+    /// When progress of rebuilt or brought images is reported.
     news: Option<Instant>,
     /// How often a copy was brought for it, and bytes that have come.
     fetches: u32,
@@ -186,7 +186,7 @@ impl Shell<'_> {
         }
     }
 
-    /// A keeper is gone while a life is about to begin: whoever comes in its place is asked, and all others again.
+    /// A keeper is gone while a life is about to begin: its replacement is asked, and all others again.
     pub(super) fn survey_again(&mut self) {
         let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
@@ -442,7 +442,7 @@ impl Shell<'_> {
         }
         let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
         let can_fetch = is_copied && restore.fetches < REPAIRS_MAX;
-        // Whoever asks for a repair gets what can be had, also where that does not do for the whole of it.
+        // A repair rebuilds every intact group, even if the whole generation cannot be rebuilt.
         let is_tried = beyond.is_empty() || self.plan.purpose == Purpose::Repair;
         if can_repair && is_tried && !lost.is_empty() {
             Verdicts::Repairable(lost)
@@ -518,7 +518,7 @@ impl Shell<'_> {
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             (restore.news, restore.brought_told) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
-            // Whoever was brought what it had lost may be what the others lacked.
+            // A node that has its lost files again may be what the others lacked.
             restore.beyond_repair.remove(&generation);
             if !round.refused.values().all(is_lost) {
                 // What has failed there once fails again, for all that is known.
@@ -530,7 +530,7 @@ impl Shell<'_> {
         self.survey();
     }
 
-    /// What is rebuilt takes its time: whoever waits hears of it. It ends, for no protector waits for ever.
+    /// Rebuilding takes its time, and its progress is reported. It ends, for no protector waits for ever.
     pub(super) fn tell_of_repair(&mut self, now: Instant) {
         let Some(nodes) = &mut self.nodes else { return };
         let repairing =
@@ -623,7 +623,7 @@ impl Shell<'_> {
     }
 }
 
-/// Nodes that know lives of which they were not told, with what they know.
+/// Nodes that know lives which they were not sent, with these lives.
 fn take_ahead(round: &mut Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
     let mut ahead = BTreeMap::new();
     for (node, done) in &round.done {
@@ -631,7 +631,7 @@ fn take_ahead(round: &mut Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
         match decisions.iter().map(|decision| decision.open()).collect::<Result<Vec<_>, _>>() {
             Ok(decisions) => drop(ahead.insert(*node, decisions)),
             Err(error) => {
-                let path = "what a keeper tells".to_owned();
+                let path = "the answer of a node daemon (keeper)".to_owned();
                 round.refused.insert(*node, StoreError::Record { path, error }.into());
             }
         }

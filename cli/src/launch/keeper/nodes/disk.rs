@@ -102,7 +102,7 @@ impl Disk {
                 match directory.adopt_decisions(&told) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
-                    // R28: what can be read counts as there. Nothing is saved here in a life that this node has not been told.
+                    // R28: what can be read counts as there. Nothing is saved here in a life that this node has not learned.
                     Err(error) => drop(directory.decisions().map_err(|_| error)?),
                 }
                 let (mut found, mut asked) = (Vec::new(), Vec::new());

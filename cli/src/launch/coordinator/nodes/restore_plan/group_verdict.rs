@@ -57,7 +57,7 @@ impl Shell<'_> {
                 ),
             };
             return GroupVerdict::Lost(format!(
-                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may{besides}; it could be had if {back} of these came back{unless}",
+                "{count} of {members} nodes that protect each other have lost what they kept of it ({}), and {may} may{besides}; it can be restored if {back} of these come back{unless}",
                 named(&without_anything)
             ));
         }
