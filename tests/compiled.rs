@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The program that `source` and these options of the compiler (`CC`, else `cc`) give, in `folder`. It is compiled once for all
-/// test processes: its name ends with a digest of source and options, and it comes into its place by a rename, because a file that is being written cannot be run.
+/// test processes: its name ends with a digest of source and options, and it comes into its
+/// place whole, because a file that is being written cannot be run.
 pub(crate) fn compiled(source: &Path, options: &[&str], folder: &Path) -> PathBuf {
     let text = std::fs::read(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let mut digest = DefaultHasher::new();
@@ -21,6 +22,9 @@ pub(crate) fn compiled(source: &Path, options: &[&str], folder: &Path) -> PathBu
     // Libraries stand behind what needs them.
     let output = cc.arg("-o").arg(&unfinished).arg(source).args(options).output().expect("a C compiler");
     assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(&unfinished, &program).expect("a program comes into its place");
+    // The first one stays: programs that run map it.
+    let linked = std::fs::hard_link(&unfinished, &program);
+    std::fs::remove_file(&unfinished).expect("the compiler's output");
+    assert!(program.is_file(), "{}: {linked:?}", program.display());
     program
 }

@@ -242,6 +242,6 @@ fn closing_does_not_wait_for_ever_for_a_peer_that_lives_and_never_receives() {
         waits.len() >= 2 && waits.iter().all(|line| line.contains("for peer 0 (fi_addr_stillwire://")),
         "{said}"
     );
-    assert!(waits[0].contains("STILLWIRE_LINGER_S") && waits[0].contains("after 6s is lost"), "{said}");
+    assert!(waits[0].contains("STILLWIRE_LINGER_S") && waits[0].contains("after 6s are lost"), "{said}");
     assert!(said.contains(" for 1 peers to receive their messages, and timed out"), "{said}");
 }

@@ -234,7 +234,7 @@ mod tests {
         let error = Group::over(scheme("rs:4+2"), &["here"; 5]).expect_err("too few");
         assert_eq!(
             error.to_string(),
-            "rs:4+2 wants groups of at least 6 nodes, the job has 5; use more nodes, or another scheme"
+            "rs:4+2 needs groups of at least 6 nodes, the job has 5; use more nodes, or another scheme"
         );
     }
 }
