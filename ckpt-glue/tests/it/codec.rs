@@ -194,9 +194,9 @@ fn the_bytes_of_every_message() {
         PointReport: 88 bytes, checksum 81943310, 12151413120000000014100c08000000
         Cut: 94 bytes, checksum 6b1efa3b, 134505c5840100030000000000000000000000800100
         CutSeen: 77 bytes, checksum 2960e7d7, 1400000000
-        ImageDone: 178 bytes, checksum 565440b7, 153028201884038302181716151413121106000000000000
-        Images: 81 bytes, checksum 76d568fc, 16201c181400000000
-        NoImage: 86 bytes, checksum 712e42bd, 173000000000e1c0a00480010000
+        ImageDone: 179 bytes, checksum 7ae5e4ee, 1530282018181716150600000000000000201c1814100c08
+        Images: 81 bytes, checksum b83f5072, 16c0b8b0a800000000
+        NoImage: 82 bytes, checksum 933fde2c, 1700e1c0a004c6854506
         Abandon: 77 bytes, checksum fd808f25, 1801080706
         Committed: 77 bytes, checksum 4730c5d0, 1922302e2c
         Fault: 80 bytes, checksum 1b927583, 2000084038300111
