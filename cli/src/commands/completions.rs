@@ -118,11 +118,10 @@ fn man_pages(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-fn pages_of(
-    command: &clap::Command,
-    name: &str,
-    page: &mut dyn FnMut(&str, &[u8]) -> Result<(), CliError>,
-) -> Result<(), CliError> {
+/// Takes a page: its name, and its text in roff.
+type Take<'a> = dyn FnMut(&str, &[u8]) -> Result<(), CliError> + 'a;
+
+fn pages_of(command: &clap::Command, name: &str, page: &mut Take<'_>) -> Result<(), CliError> {
     let mut text = Vec::new();
     // A command that is built calls itself stillwire-run, which man(1) finds as `man stillwire run`, too.
     clap_mangen::Man::new(command.clone()).render(&mut text)?;

@@ -148,7 +148,7 @@ fn ask(
         .output()
 }
 
-/// Lines such as `undefined symbol: MPI_X	(/lib/libmpifort.so.12)`.
+/// Lines such as `undefined symbol: MPI_X (/lib/libmpifort.so.12)`.
 fn parse_undefined(text: &str) -> Vec<Undefined> {
     let each = text.lines().filter_map(|line| {
         let (symbol, object) = line.trim().strip_prefix("undefined symbol: ")?.split_once('\t')?;
