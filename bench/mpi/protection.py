@@ -54,7 +54,7 @@ def others_seconds(launcher):
 
 
 def measure(options, extra):
-    """Rounds per second, cores that the keepers and others use, committed checkpoints, and those that came to nothing."""
+    """Rounds per second, cores that the keepers and others use, committed checkpoints, and those that were abandoned."""
     with tempfile.TemporaryDirectory(dir=options.place) as directory:
         output = open(os.path.join(directory, "output"), "wb")
         program = [options.program, str(options.mib), str(options.percent), str(options.seconds)]
@@ -96,7 +96,7 @@ def measure(options, extra):
             "keepers_cores": (last[1] - first[1]) / (last[0] - first[0]),
             "others_cores": (last[2] - first[2]) / (last[0] - first[0]),
             "committed": meanwhile.count(" committed "),
-            "came_to_nothing": meanwhile.count("came to nothing"),
+            "came_to_nothing": meanwhile.count("was abandoned"),
         }
 
 
@@ -138,7 +138,7 @@ def main():
         cores = statistics.median(run["keepers_cores"] for run in runs)
         committed, nothing = (sum(run[name] for run in runs) for name in ("committed", "came_to_nothing"))
         others = ", ".join(f"{run['others_cores']:.2f}" for run in runs)
-        print(f"{way}: keepers use {cores:.3f} cores; others {others}, which counts below {OTHERS_MAX}; {committed} checkpoints were committed, {nothing} came to nothing")
+        print(f"{way}: keepers use {cores:.3f} cores; others {others}, which counts below {OTHERS_MAX}; {committed} checkpoints were committed, {nothing} was abandoned")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"options": vars(options), "ways": {way: " ".join(extra) for way, extra in ways.items()}, "measured": measured}, file, indent=1)

@@ -10,7 +10,7 @@ use crate::limits::{TIME_LIMIT_LEAD_MIN, TIME_LIMIT_MARGIN, TIME_LIMIT_TRIES};
 /// ```text
 ///   Waiting --due, and all ranks run--> Saving --committed--> Saved: the job ends
 ///      ^                                   |
-///      +--- came to nothing, life over ----+            (anywhere) --time over--> the job ends
+///      +--- was abandoned, life over ----+            (anywhere) --time over--> the job ends
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {

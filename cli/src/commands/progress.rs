@@ -123,7 +123,7 @@ impl Progress {
                 self.repeats.note_awaited(at, CHECKPOINT, why)
             }
         };
-        let head = format!("checkpoint {epoch} came to nothing");
+        let head = format!("checkpoint {epoch} was abandoned");
         match say {
             Say::InFull => self.say(at, &format!("{head}: {why}")),
             Say::Again { times } => self.say(at, &again(&head, times)),
@@ -227,7 +227,7 @@ impl Progress {
                 self.say(at, &format!("generation {generation} copied ({bytes}, {new_bytes} written in {took})"));
             }
             CopyNotice::Failed { generation, error } => {
-                let head = format!("the copy of generation {generation} came to nothing");
+                let head = format!("the copy of generation {generation} was abandoned");
                 self.warn_again(at, COPY, &head, &format!("{error}; the job goes on"));
             }
             CopyNotice::Unremoved { error } => self.warn(&format!("removing old copies: {error}")),
@@ -420,11 +420,11 @@ fn checkpoint_words(event: &CheckpointEvent) -> Option<String> {
             )
         }
         CheckpointEvent::Abandoned { epoch, reason, .. } => {
-            format!("checkpoint {epoch} came to nothing: {}", text::abandoned(reason))
+            format!("checkpoint {epoch} was abandoned: {}", text::abandoned(reason))
         }
         CheckpointEvent::Refused { reason, .. } => format!("no checkpoint: {}", text::refused(*reason)),
         CheckpointEvent::PointsDoNotLineUp { attempts, point, least, most, spoiled_by } => format!(
-            "{attempts} checkpoints in a row came to nothing: the program's points do not line up. Point {point} was named \
+            "{attempts} checkpoints in a row were abandoned: the program's points do not line up. Point {point} was named \
              when rank {} had passed {} and rank {} had passed {}; rank {} was then at {}. Every rank must pass the same \
              points, often enough",
             least.rank, least.count, most.rank, most.count, spoiled_by.rank, spoiled_by.count

@@ -220,12 +220,12 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     // A rank that was at the named point already is another reason to give one up: not each of them gets to the disk.
     let full = "could not write its image: File too large";
     let said = job.wait_for(full);
-    assert!(said.contains("came to nothing") && said.contains("cannot write"), "{said}");
+    assert!(said.contains("was abandoned") && said.contains("cannot write"), "{said}");
     std::thread::sleep(std::time::Duration::from_secs(2));
     place.let_end();
     let done = job.finish();
     verified(&done);
-    assert_eq!(done.stderr.matches("s  checkpoint").count(), done.stderr.matches("came to nothing").count());
+    assert_eq!(done.stderr.matches("s  checkpoint").count(), done.stderr.matches("was abandoned").count());
     assert_eq!(done.stderr.matches(full).count(), 2, "once, and in the last words: {done:?}");
     done.says(&["warning: the last", "checkpoints failed; the reason of the last one: rank"]);
     assert!(!done.stderr.contains("rolling back"), "{done:?}");

@@ -325,7 +325,7 @@ fn a_keeper_that_dies_in_a_copy_costs_that_copy() {
     let epoch =
         folder.file_name().and_then(|name| name.to_str()?.strip_prefix("epoch-")?.parse::<u32>().ok());
     let epoch = epoch.expect("a folder of a copy");
-    done.says(&[&format!("/{epoch} came to nothing: b: its keeper is gone; the job goes on")]);
+    done.says(&[&format!("/{epoch} was abandoned: b: its keeper is gone; the job goes on")]);
     verified(&done);
     hosts.are_whole(&[]);
 }
@@ -371,7 +371,7 @@ fn a_host_that_vanishes_in_a_copy_costs_that_copy_and_another_one_takes_its_plac
     };
     drop(b);
     drop(still);
-    job.wait_for("came to nothing: b: its keeper is gone; the job goes on");
+    job.wait_for("was abandoned: b: its keeper is gone; the job goes on");
     wait_until("what was written is taken back", || !folder.exists());
     job.signal("KILL");
     job.finish();

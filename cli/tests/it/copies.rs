@@ -240,7 +240,7 @@ fn what_is_wrong_with_the_place_is_told_and_costs_the_job_nothing() {
     let hidden = place.folder.path().join("hidden");
     fs::rename(&shared, &hidden).unwrap();
     fs::write(&shared, b"").unwrap();
-    let told = job.wait_for("came to nothing");
+    let told = job.wait_for("was abandoned");
     assert!(told.contains("the job goes on") && told.contains(&shared), "{told}");
     job.wait_for("committed");
     fs::remove_file(&shared).unwrap();

@@ -315,7 +315,7 @@ fn a_node_whose_directory_is_gone_costs_checkpoints_until_it_is_rebuilt() {
     let mut job = run(&place, "xor", &[]);
     job.wait_for("committed");
     lose(&place, 1);
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     // The program runs on; the next life begins with a directory that was made anew.
     signal(keepers(job.pid())[2], "KILL");
     job.wait_for("rebuilding what");
@@ -372,7 +372,7 @@ fn links_that_crawl_cost_checkpoints() {
     let place = Place::new();
     let mut job = run(&place, "xor", &["--ckpt-timeout", "1s", "--encode-budget", "link=100"]);
     job.wait_for("protecting generation");
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     place.let_end();
     let done = job.finish();
     done.says(&["no answer in 1 s"]);

@@ -348,7 +348,7 @@ fn a_program_that_spawns_is_saved_no_more_and_goes_on() {
     let_go(&place, "before");
     wait_at(&place, "after", 0..2);
     job.wait_for("from now on there are no images: it asks for more processes");
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     let_go(&place, "after");
     let done = job.finish();
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -392,7 +392,7 @@ fn a_rank_without_the_library_runs_and_is_not_saved() {
     let mut job = start(&place, 2, &[], &["sh", "-c", "\"$@\"; exit $?", "sh"], &steps);
     job.wait_for("cannot be saved, and so there will be no checkpoints");
     wait_at(&place, "here", 0..2);
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     let_go(&place, "here");
     let done = job.finish();
     assert_eq!(done.code, Some(0), "{done:?}");

@@ -84,7 +84,7 @@ fn a_full_disk() {
     job.wait_for("committed");
     let filler = Filler::new(&place);
     let given_up = job.wait_for("No space left on device");
-    assert!(given_up.contains("came to nothing"), "{given_up}");
+    assert!(given_up.contains("was abandoned"), "{given_up}");
     let before = place.generations("committed");
     assert!(!before.is_empty());
     drop(filler);
@@ -182,7 +182,7 @@ fn a_read_only_disk_of_one_node() {
     job.wait_for("committed");
     make_read_only(&at);
     job.wait_for("Read-only file system");
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     tool("mount", &format!("-o remount,rw {}", at.display()));
     job.wait_for("committed");
     place.let_end();
@@ -202,13 +202,13 @@ fn make_read_only(at: &std::path::Path) {
 
 /// A rank dies while node 1 can write nothing: what it has counts, and the job goes on from it, without checkpoints until there is room.
 fn rank_dies(place: &Place, mut job: crate::support::Running, allow: impl FnOnce()) {
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     let kept = place.generations("committed");
     signal(job.ranks()[2], "KILL");
     let begins = job.wait_for("begins from");
     assert!(kept.iter().any(|kept| begins.contains(&format!("begins from generation {kept}"))), "{begins}");
     job.wait_for("all ranks run again");
-    job.wait_for("came to nothing");
+    job.wait_for("was abandoned");
     allow();
     job.wait_for("committed");
     place.let_end();

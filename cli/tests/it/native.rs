@@ -75,7 +75,7 @@ fn ranks_that_pass_different_points_are_told_so() {
     let mut job = Running::start(command);
     let told = job.wait_for("do not line up");
     for words in [
-        "3 checkpoints in a row came to nothing: the program's points do not line up. Point 50",
+        "3 checkpoints in a row were abandoned: the program's points do not line up. Point 50",
         " was named when rank 1 had passed 490 and rank 0 had passed 500; rank ",
         " was then at ",
         "Every rank must pass the same points",

@@ -53,7 +53,7 @@ struct Watched<'a> {
     setup: Setup,
     /// The generation that the job has now: what is rebuilt of still older ones may appear at any time.
     older: GenerationId,
-    /// Those that came to nothing before it.
+    /// Those that were abandoned before it.
     known: BTreeSet<GenerationId>,
 }
 
@@ -85,7 +85,7 @@ impl Watched<'_> {
         roots.any(|root| is_going(root.join(self.older.folder())))
     }
 
-    /// The new generation. On a slow machine there may be two: one that came to nothing, and then the one that was asked for again, or one that has begun behind it.
+    /// The new generation. On a slow machine there may be two: one that was abandoned, and then the one that was asked for again, or one that has begun behind it.
     fn new_ones(&self) -> BTreeSet<GenerationId> {
         self.setup.roots(self.place).flat_map(|root| self.new_below(&root).collect::<Vec<_>>()).collect()
     }

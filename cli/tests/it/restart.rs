@@ -278,7 +278,7 @@ fn an_image_that_rots_while_the_job_runs() {
     let mut job = Running::start(command);
     job.wait_for("all ranks run");
     while place.generations("committed").len() < 2 {
-        // One that a rank was too far for comes to nothing; the next one may not.
+        // One that a rank was too far for is abandoned; the next one may not be.
         let _ = done(stillwire(&["checkpoint", ""]).env("XDG_RUNTIME_DIR", runtime.path()));
     }
     let generations = place.generations("committed");

@@ -92,7 +92,7 @@ impl Hosts {
         assert!(late.starts_with("c (what goes over its link was on its way for "), "{told}");
         assert!(!late.contains("a (") && !late.contains("b ("), "{told}");
         assert!(told.contains("the program runs on, and generation"), "{told}");
-        job.wait_for("came to nothing");
+        job.wait_for("was abandoned");
         self.place.generations("committed").pop().expect("a generation")
     }
 }
@@ -107,7 +107,7 @@ fn a_slow_node_is_named_and_costs_checkpoints_until_it_is_fast_again() {
     let mut job = hosts.run();
     hosts.slow_down();
     hosts.wait_for_late(&mut job);
-    // More than one comes to nothing, which is said once; one of which the program, which is slow as well, has changed little may come through in time.
+    // More than one is abandoned, which is reported once; one of which the program, which is slow as well, has changed little may come through in time.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let newest = hosts.place.generations("committed").pop().expect("a generation");
     // The last one that was protected stays as it was.

@@ -376,7 +376,7 @@ fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
     command.arg(place.job()).args(["--", "env", "python3", "-c", &script]);
     command.env("STILLWIRE_PROVIDER", library()).env("XDG_RUNTIME_DIR", runtime.path());
     let mut job = Running::start(command);
-    let said = job.wait_for("came to nothing");
+    let said = job.wait_for("was abandoned");
     assert!(said.contains("rank 0 cannot be saved: ") && said.contains("child"), "{said}");
     // It is said once, and known to whoever asks.
     let ps = |option: &[&str]| {
@@ -392,7 +392,7 @@ fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
     let done = job.finish_reading();
     assert_eq!(done.code, Some(0), "{done:?}");
     done.says(&["[0] done"]);
-    assert_eq!(done.stderr.matches("came to nothing: rank 0 cannot be saved").count(), 1, "{done:?}");
+    assert_eq!(done.stderr.matches("was abandoned: rank 0 cannot be saved").count(), 1, "{done:?}");
     let report = done.json();
     let failed = report["failed_checkpoints"].as_array().expect("a list");
     assert!(failed.iter().any(|failed| failed["times"].as_u64() >= Some(5)), "{report}");

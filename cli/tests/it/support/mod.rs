@@ -284,7 +284,7 @@ impl Running {
     pub(crate) fn checkpoint(&mut self) -> String {
         loop {
             self.signal("USR1");
-            let told = self.wait_for_any(&["committed", "came to nothing"]);
+            let told = self.wait_for_any(&["committed", "was abandoned"]);
             if told.contains("committed") {
                 return told;
             }
