@@ -138,7 +138,7 @@ def main():
         cores = statistics.median(run["keepers_cores"] for run in runs)
         committed, nothing = (sum(run[name] for run in runs) for name in ("committed", "came_to_nothing"))
         others = ", ".join(f"{run['others_cores']:.2f}" for run in runs)
-        print(f"{way}: keepers use {cores:.3f} cores; others {others}, which counts below {OTHERS_MAX}; {committed} checkpoints were committed, {nothing} was abandoned")
+        print(f"{way}: keepers use {cores:.3f} cores; others {others}, which counts below {OTHERS_MAX}; {committed} checkpoints were committed, {nothing} were abandoned")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"options": vars(options), "ways": {way: " ".join(extra) for way, extra in ways.items()}, "measured": measured}, file, indent=1)
