@@ -153,7 +153,7 @@ fn a_launcher_whose_directory_is_lost_learns_from_the_nodes() {
     fs::remove_dir_all(hosts.place.job()).expect("a directory");
     let done = hosts.go_on(&[]);
     done.says(&[
-        "what the nodes know of the job's lives, up to 2.",
+        "the nodes' records of the job's lives, up to 2.",
         "2 files were brought to 2 nodes",
         &format!("begins from generation {newest}"),
         "life 3.",
