@@ -89,9 +89,9 @@ impl Hosts {
     fn wait_for_late(&self, job: &mut Running) -> String {
         let told = job.wait_for("; late: ");
         let late = told.split("; late: ").nth(1).expect("who is late").to_owned();
-        assert!(late.starts_with("c (what goes over its link was on its way for "), "{told}");
+        assert!(late.starts_with("c (its data was on its link for "), "{told}");
         assert!(!late.contains("a (") && !late.contains("b ("), "{told}");
-        assert!(told.contains("the program runs on, and generation"), "{told}");
+        assert!(told.contains("the program continues, and generation"), "{told}");
         job.wait_for("was abandoned");
         self.place.generations("committed").pop().expect("a generation")
     }
