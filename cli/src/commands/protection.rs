@@ -340,7 +340,10 @@ mod tests {
         }
         for wrong in ["", "0", "0,1;", "0,1;1,2", "0,4", "0,-1", "0 1"] {
             let error = text(wrong, 4).expect_err(wrong);
-            assert!(error.contains("of 4 nodes") && error.contains(&format!("`{wrong}`")), "{error}");
+            assert!(
+                error.contains("each of 4 node numbers once") && error.contains(&format!("`{wrong}`")),
+                "{error}"
+            );
         }
         assert_eq!(groups_text(&[]), None);
     }

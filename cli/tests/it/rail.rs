@@ -183,7 +183,9 @@ fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
     }
     // Where a host was not before, nobody knows what it has: it is what a person has named.
     let mut job = hosts.place.restart(&["--hosts", "localhost:1@10.78.0.1,third:1@10.78.0.2"]);
-    job.wait_for("ranks went over udp:eth1 last; with hosts that were not there they go over udp, unless --nic says otherwise");
+    job.wait_for(
+        "ranks went over udp:eth1 last; with new hosts they go over udp, unless --nic says otherwise",
+    );
     job.wait_for("committed");
     wait_until("both ranks say udp", || nics() == ["udp", "udp"]);
     moved(&["--nic", "udp:eth1"], "udp:eth1");
