@@ -132,9 +132,12 @@ fn a_shell_stops_a_job_and_has_it_go_on() {
     terminal.wait_for("[1] beat");
     let launcher = terminal.launcher();
     let ranks = children(launcher);
-    let of_ranks: Vec<u32> =
-        ranks.into_iter().filter(|pid| crate::support::rank_of(*pid).is_some()).collect();
-    assert!(of_ranks.len() >= 2, "{of_ranks:?}");
+    // The shells alone: each `sleep` below them ends soon.
+    let is_shell =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sh\n");
+    let is_rank = |pid: &u32| crate::support::rank_of(*pid).is_some() && is_shell(*pid);
+    let of_ranks: Vec<u32> = ranks.into_iter().filter(is_rank).collect();
+    assert_eq!(of_ranks.len(), 2, "{of_ranks:?}");
     // The second time for longer than it takes nodes to miss each other.
     for (pause, again) in [(100, "fg\n"), (7000, "fg\n"), (100, "bg\n")] {
         terminal.type_in("\x1a");
