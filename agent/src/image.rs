@@ -225,6 +225,7 @@ impl Images {
         let entered = Instant::now();
         match self.try_take(generation, launch, endpoints, entered) {
             Ok(Attempt::Restored(frozen_ports)) => {
+                input::restore();
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.choice.restored();

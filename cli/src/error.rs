@@ -186,6 +186,10 @@ pub(crate) enum CliError {
         crate::arguments::checkpoint_options!()
     )]
     NothingToEncrypt,
+    #[error(
+        "--tty: a terminal belongs to one program, and this job has {ranks} ranks; start it with -n 1, or without --tty"
+    )]
+    TerminalOfMany { ranks: u32 },
     #[error("--stdin {rank}: there is no such rank among {ranks}; ranks are numbered from 0")]
     NoSuchReader { rank: u32, ranks: u32 },
     #[error(
@@ -282,6 +286,7 @@ impl CliError {
             CliError::KeyOfNothing
             | CliError::NothingToEncrypt
             | CliError::NoSuchReader { .. }
+            | CliError::TerminalOfMany { .. }
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing

@@ -3,6 +3,9 @@
 //! The keeper writes the input into a pipe, the process's standard input, and counts what it has written in a record that both have open. What
 //! was read is that count less what lies in the pipe, at any instant, without a word to the keeper. The record ([`Record`]) is written
 //! before and after each write to the pipe, with a serial number that is odd in between.
+//!
+//! Standard input may be a terminal of the job instead ([`crate::terminal`]). In line mode only whole lines can be read from one, and fewer bytes than
+//! were typed, where some were erased: so the record also has the last lines ([`Line`]).
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -12,11 +15,16 @@ use nix::libc;
 use nix::sys::stat::{SFlag, fstat};
 use nix::sys::uio::pread;
 
+use crate::terminal;
+
 /// Names the environment variable with the number of the inherited record.
 pub const INPUT_VARIABLE: &str = "STILLWIRE_INPUT";
 
+/// Lines that a record has, at most; of older ones as many bytes count as read as were typed.
+pub const LINES_MAX: usize = 16;
+
 /// Bytes of a record.
-pub const RECORD_BYTES: usize = 32;
+pub const RECORD_BYTES: usize = 8 * (5 + LINES_MAX);
 
 /// Looks at a record that is being written, before it is given up: the keeper writes to a pipe that does not block, which takes microseconds.
 const LOOKS_MAX: u32 = 2000;
@@ -30,17 +38,58 @@ pub struct Record {
     pub serial: u64,
     /// Bytes of the job's input that were given to this rank since the job began, those that it had read in earlier lives included.
     pub given: u64,
-    /// Device and inode of the pipe.
-    pub pipe: (u64, u64),
+    /// Device and inode of the pipe, or of the terminal.
+    pub source: (u64, u64),
+    /// Of a terminal: bytes up to the end of the last whole line, counted as `given`.
+    pub given_lines: u64,
+    /// The last lines before that, the newest first.
+    pub lines: [Line; LINES_MAX],
+}
+
+/// A line that was typed into a terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Line {
+    /// Bytes that were typed.
+    pub typed: u32,
+    /// Bytes of it that the program can read: without those that were erased, and those that erased them.
+    pub readable: u32,
 }
 
 impl Record {
+    /// Nothing of a new pipe or terminal has been written, and `given` bytes were read in earlier lives.
+    #[must_use]
+    pub fn new(given: u64, source: (u64, u64)) -> Record {
+        Record { serial: 0, given, source, given_lines: given, lines: [Line::default(); LINES_MAX] }
+    }
+
+    /// A whole line ends at `given_lines`, `line.typed` bytes behind the last one.
+    pub fn add_line(&mut self, line: Line) {
+        self.given_lines += u64::from(line.typed);
+        self.lines.copy_within(..LINES_MAX - 1, 1);
+        self.lines[0] = line;
+    }
+
+    /// Bytes that were read from a terminal in line mode, if it has so many of its whole lines left.
+    #[must_use]
+    pub fn read_of_lines(&self, unread: u64) -> u64 {
+        let (mut end, mut unread) = (self.given_lines, unread);
+        for line in self.lines.iter().take_while(|line| line.typed > 0) {
+            if unread == 0 || unread < u64::from(line.readable) {
+                break;
+            }
+            unread -= u64::from(line.readable);
+            end = end.saturating_sub(line.typed.into());
+        }
+        end.saturating_sub(unread)
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        let fields = [self.serial, self.given, self.pipe.0, self.pipe.1];
-        for (place, field) in bytes.chunks_exact_mut(8).zip(fields) {
+        let fields = [self.serial, self.given, self.source.0, self.source.1, self.given_lines];
+        let lines = self.lines.iter().map(|line| u64::from(line.typed) | u64::from(line.readable) << 32);
+        for (place, field) in bytes.chunks_exact_mut(8).zip(fields.into_iter().chain(lines)) {
             place.copy_from_slice(&field.to_le_bytes());
         }
         bytes
@@ -54,7 +103,18 @@ impl Record {
             field.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
             u64::from_le_bytes(field)
         };
-        Record { serial: field(0), given: field(1), pipe: (field(2), field(3)) }
+        let mut lines = [Line::default(); LINES_MAX];
+        for (at, line) in lines.iter_mut().enumerate() {
+            let [low, high] = [field(5 + at), field(5 + at) >> 32].map(|half| half as u32);
+            *line = Line { typed: low, readable: high };
+        }
+        Record {
+            serial: field(0),
+            given: field(1),
+            source: (field(2), field(3)),
+            given_lines: field(4),
+            lines,
+        }
     }
 
     fn read(count: RawFd) -> Option<Record> {
@@ -90,14 +150,14 @@ pub fn adopt() {
     // SAFETY: borrowed for system calls, which fail if nothing is open there.
     let (input, record) =
         unsafe { (BorrowedFd::borrow_raw(libc::STDIN_FILENO), BorrowedFd::borrow_raw(count)) };
-    let is_jobs = |pipe: (u64, u64)| {
-        let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
-        fstat(input)
-            .is_ok_and(|stat| kind(stat.st_mode) == SFlag::S_IFIFO && (stat.st_dev, stat.st_ino) == pipe)
-    };
-    if !Record::read(count).is_some_and(|record| is_jobs(record.pipe)) {
+    let Ok(stat) = fstat(input) else { return };
+    let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    let is_kind = kind == SFlag::S_IFIFO || kind == SFlag::S_IFCHR;
+    let is_jobs = |record: Record| is_kind && record.source == (stat.st_dev, stat.st_ino);
+    if !Record::read(count).is_some_and(is_jobs) {
         return;
     }
+    terminal::adopt(kind == SFlag::S_IFCHR);
     // Programs that this one starts have no use for it.
     let _ = fcntl(record, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     if let Ok(pipe) = fcntl(input, FcntlArg::F_DUPFD_CLOEXEC(3)) {
@@ -121,13 +181,18 @@ pub fn look() -> Option<u64> {
     for _ in 0..LOOKS_MAX {
         let before = Record::read(count)?;
         if before.serial.is_multiple_of(2) {
+            let is_by_lines = terminal::is_by_lines(pipe);
             let mut unread: libc::c_int = 0;
             // SAFETY: the kernel writes a number, and fails if nothing is open there.
             if unsafe { libc::ioctl(pipe, libc::FIONREAD, &raw mut unread) } != 0 {
                 return None;
             }
             if Record::read(count)?.serial == before.serial {
-                return before.given.checked_sub(u64::try_from(unread).ok()?);
+                let unread = u64::try_from(unread).ok()?;
+                if is_by_lines {
+                    return Some(before.read_of_lines(unread));
+                }
+                return before.given.checked_sub(unread);
             }
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN_NS };
@@ -137,9 +202,19 @@ pub fn look() -> Option<u64> {
     None
 }
 
-/// As [`look`], for [`noted`]: what is found at the cut is told later.
+/// As [`look`], for [`noted`]: what is found at the cut is reported later. Also notes the settings of a terminal.
 pub fn note() {
     NOTED.store(look().unwrap_or(NOT_KNOWN), Ordering::Relaxed);
+    if let Some((input, _)) = adopted() {
+        terminal::note(input);
+    }
+}
+
+/// Gives a terminal the settings that it had at the cut, in the restored process.
+pub fn restore() {
+    if let Some((input, _)) = adopted() {
+        terminal::restore(input);
+    }
 }
 
 /// What the last [`note`] found.
@@ -154,7 +229,25 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let record = Record { serial: 7, given: 1 << 40, pipe: (3, 0xffff_ffff_0000_0001) };
+        let mut record = Record { serial: 7, ..Record::new(1 << 40, (3, 0xffff_ffff_0000_0001)) };
+        for typed in 1..20 {
+            record.add_line(Line { typed, readable: typed / 2 });
+        }
+        assert_eq!(record.lines[0], Line { typed: 19, readable: 9 });
         assert_eq!(Record::parse(&record.emit()), record);
+    }
+
+    #[test]
+    fn whole_lines_are_counted_back_by_what_can_be_read_of_them() {
+        let mut record = Record::new(100, (0, 0));
+        // "abc\n", "x<erase>y\n", and an end of file, which has no byte.
+        for line in [(4, 4), (4, 2), (1, 0)] {
+            record.add_line(Line { typed: line.0, readable: line.1 });
+        }
+        assert_eq!(record.given_lines, 109);
+        assert_eq!(record.read_of_lines(0), 109);
+        assert_eq!(record.read_of_lines(2), 104);
+        assert_eq!(record.read_of_lines(4), 102, "a part of the first line was read");
+        assert_eq!(record.read_of_lines(6), 100);
     }
 }

@@ -54,6 +54,7 @@ mod port_section;
 mod region;
 mod requests;
 mod session;
+mod terminal;
 mod traffic;
 pub mod user_key;
 mod writer;

@@ -28,6 +28,8 @@ pub(crate) struct Progress {
     pub(crate) width: usize,
     /// Lines of the only rank have nothing in front.
     is_bare: bool,
+    /// The terminal is the program's: it does not add a carriage return to the end of a line.
+    is_raw: bool,
     /// Somebody looks at what is printed, and may wait for the beginning of a line.
     is_watched: bool,
     /// Whose line has begun on the terminal, and has no end yet.
@@ -57,6 +59,7 @@ impl Progress {
             json,
             width,
             is_bare: quiet && ranks == 1,
+            is_raw: false,
             is_watched: io::stdout().is_terminal() && !json,
             begun: Cell::new(None),
             printer: Printer::start()?,
@@ -65,6 +68,12 @@ impl Progress {
             repeats: Repeats::default(),
             is_ending: false,
         })
+    }
+
+    /// The only rank has a terminal.
+    pub(crate) fn on_terminal(self, has_terminal: bool) -> Progress {
+        let is_bare = self.is_bare || has_terminal;
+        Progress { is_bare, is_raw: has_terminal, ..self }
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8], is_part: bool) {
@@ -104,7 +113,8 @@ impl Progress {
 
     fn warn(&self, words: &str) {
         self.end_line();
-        self.printer.print(Stream::Error, format!("stillwire: {words}\n").into_bytes());
+        let end = if self.is_raw { "\r\n" } else { "\n" };
+        self.printer.print(Stream::Error, format!("stillwire: {words}{end}").into_bytes());
     }
 
     /// Warns of a problem that may come again. `head`: what happened; `why`: which problem it is.

@@ -31,7 +31,7 @@ use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
     let (plan, place) = prepare(&arguments, Purpose::Run)?;
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?.on_terminal(plan.input.has_terminal);
     supervise(&plan, place, &mut progress, json)
 }
 

@@ -64,6 +64,7 @@ pub(crate) mod setting {
     pub(crate) const SHAPE: &str = "shape";
     pub(crate) const STDIN: &str = "stdin";
     pub(crate) const STDIN_LIMIT: &str = "stdin-limit";
+    pub(crate) const TTY: &str = "tty";
 }
 
 /// A job's directory that belongs to this launcher until it ends.
@@ -202,7 +203,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if !arguments.quiet {
         protection::announce(&plan, When::Begins, is_saved);
     }
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?;
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?.on_terminal(plan.input.has_terminal);
     supervise(&plan, place, &mut progress, json)
 }
 
@@ -276,6 +277,8 @@ const NOT_SAVED: &str =
     "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without";
 const NOT_PLACED: &str = "Open MPI's own mpirun places its ranks, all on this host: start it without, or with that mpirun (`stillwire env`)";
 
+const NO_TERMINAL: &str = "Open MPI's own mpirun connects its ranks by pipes: start it without";
+
 const NOTHING_SAVED: &str = concat!("Without ", checkpoint_options!(), " there is nothing to go back to");
 
 /// Refuses what an MPI program cannot have, before anything is made.
@@ -297,6 +300,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && hosts.names_hosts(), "--hosts", NOT_PLACED),
         (is_open && hosts.nodes.is_some(), "--nodes", NOT_PLACED),
         (is_open && hosts.names_domains(), "--domains", NOT_PLACED),
+        (is_open && arguments.stdin.has_terminal(), "--tty", NO_TERMINAL),
         (rolls_back, "--on-fault restart", NOTHING_SAVED),
         (begins_again, "--on-exit restart", NOTHING_SAVED),
         (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),

@@ -20,6 +20,11 @@ pub(crate) struct StdinArguments {
     /// When that many are kept, no more is read before the next checkpoint is committed. With --encrypt, and without checkpoints, they are kept in memory, at most 67M. Without checkpoints the oldest bytes are discarded.
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = size)]
     stdin_limit: u64,
+    /// Give the only rank a terminal: programs that edit lines or draw on the screen work, and every key goes to the program.
+    ///
+    /// Its settings and its size are as those of the terminal of this command, and are saved with a checkpoint. Ctrl-C is the program's; Ctrl-Z stops the job unless the program reads single keys. What the program prints is passed on unchanged.
+    #[arg(long, conflicts_with = "stdin")]
+    tty: bool,
 }
 
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -45,7 +50,14 @@ fn size(text: &str) -> Result<u64, String> {
 impl StdinArguments {
     pub(super) fn plan(&self, ranks: u32, is_saved: bool) -> Result<InputPlan, CliError> {
         checked(self.stdin, ranks)?;
-        Ok(InputPlan { readers: self.stdin, limit: self.stdin_limit, is_saved })
+        if self.tty && ranks != 1 {
+            return Err(CliError::TerminalOfMany { ranks });
+        }
+        Ok(InputPlan { readers: self.stdin, limit: self.stdin_limit, is_saved, has_terminal: self.tty })
+    }
+
+    pub(super) fn has_terminal(&self) -> bool {
+        self.tty
     }
 
     /// As Open MPI's mpirun takes it.
@@ -62,7 +74,8 @@ impl StdinChange {
         let readers = self.stdin.unwrap_or(before);
         checked(readers, file.ranks)?;
         let limit = text(setting::STDIN_LIMIT).and_then(|text| text.parse().ok()).unwrap_or(LIMIT);
-        Ok(InputPlan { readers, limit, is_saved: true })
+        let has_terminal = text(setting::TTY).is_some();
+        Ok(InputPlan { readers, limit, is_saved: true, has_terminal })
     }
 }
 
@@ -74,11 +87,13 @@ fn checked(readers: Readers, ranks: u32) -> Result<(), CliError> {
 }
 
 /// What a job file says of it.
-pub(super) fn settings(plan: &InputPlan) -> [(String, String); 2] {
-    [
+pub(super) fn settings(plan: &InputPlan) -> impl Iterator<Item = (String, String)> {
+    let tty = plan.has_terminal.then(|| (setting::TTY.to_owned(), "1".to_owned()));
+    let streams = [
         (setting::STDIN.to_owned(), plan.readers.to_string()),
         (setting::STDIN_LIMIT.to_owned(), plan.limit.to_string()),
-    ]
+    ];
+    streams.into_iter().chain(tty)
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub(crate) mod requests;
 pub(crate) mod secrets;
 pub(crate) mod status;
 pub(crate) mod storage;
+mod terminal;
 mod version;
 pub(crate) mod whole;
 mod wire;

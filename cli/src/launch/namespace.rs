@@ -173,7 +173,7 @@ impl Namespaces {
     /// Starts something as a rank would be, and ends it.
     fn try_out(&self) -> io::Result<()> {
         let mut command = quiet(Command::new(std::env::current_exe()?));
-        let starting = self.put(&mut command, Wanted::Saved { id: IDS_BEGIN, last: IDS_BEGIN }, -1)?;
+        let starting = self.put(&mut command, Wanted::Saved { id: IDS_BEGIN, last: IDS_BEGIN }, -1, false)?;
         let spawned = command.spawn();
         let Started { pid, first } = starting.finish(spawned)?.1;
         let _ = kill(first, Signal::SIGKILL);
@@ -184,7 +184,14 @@ impl Namespaces {
     }
 
     /// Has a command start its program in a namespace of its own. `kept`: a descriptor that the first process is to have, or -1.
-    pub(crate) fn put(&self, command: &mut Command, wanted: Wanted, kept: RawFd) -> io::Result<Starting> {
+    /// `leads_session`: it gets a session of its own, not only a group.
+    pub(crate) fn put(
+        &self,
+        command: &mut Command,
+        wanted: Wanted,
+        kept: RawFd,
+        leads_session: bool,
+    ) -> io::Result<Starting> {
         let (told, tells) = pipe2(OFlag::O_CLOEXEC)?;
         let entering = Entering {
             users: self.users.as_ref().map(|users| users.as_raw_fd()),
@@ -192,6 +199,7 @@ impl Namespaces {
             ids_end: self.ids_end,
             wanted,
             kept,
+            leads_session,
             gives_right: self.users.is_some()
                 && matches!(wanted, Wanted::Saved { .. })
                 && !geteuid().is_root(),
@@ -261,6 +269,7 @@ struct Entering {
     ids_end: u32,
     wanted: Wanted,
     kept: RawFd,
+    leads_session: bool,
     gives_right: bool,
     tells: OwnedFd,
 }
@@ -357,7 +366,11 @@ impl Entering {
         // SAFETY: system calls on numbers and constant strings.
         unsafe {
             // A group of its own, as without a namespace; the starter's is not to be seen in here.
-            libc::setpgid(0, 0);
+            if self.leads_session {
+                libc::setsid();
+            } else {
+                libc::setpgid(0, 0);
+            }
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong);
             done(libc::unshare(libc::CLONE_NEWNS), Step::Mounts)?;
             let (none, root, proc) = (std::ptr::null(), c"/".as_ptr(), c"proc".as_ptr());

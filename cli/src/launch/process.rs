@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
@@ -24,6 +24,7 @@ use session::parent_job::PARENT_JOB_VARIABLE;
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
+use super::keeper::terminal::Terminal;
 use super::key::KeyFile;
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use super::namespace::{Namespaces, Starting, Wanted};
@@ -156,13 +157,27 @@ pub(crate) struct RankEnds {
     pub(crate) pmi: UnixStream,
     /// `None`: nothing is to be read there.
     pub(crate) stdin: Option<Stdin>,
+    /// What it reads from and prints to, in place of pipes.
+    pub(crate) terminal: Option<Terminal>,
 }
 
 /// The pipes that carry what a process prints.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
+    /// `None`: both are one terminal.
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) is_terminal: bool,
+}
+
+impl Pipes {
+    fn of(child: &mut Child) -> io::Result<Pipes> {
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        let stderr = Some(non_blocking(stderr.into())?);
+        Ok(Pipes { stdout: non_blocking(stdout.into())?, stderr, is_terminal: false })
+    }
 }
 
 /// What came over a rank's connection.
@@ -199,13 +214,15 @@ impl Group {
         let mut command = command(program, &spec);
         command.env(pmi::SPAWNED_VARIABLE, "1").env_remove(SOCKET_VARIABLE);
         prepare_child(&mut command, [spec.pmi.as_raw_fd(); 3], descriptors);
-        Group::start(&mut command, None)
+        command.process_group(0);
+        let (group, mut child) = Group::start(&mut command, None)?;
+        Ok((group, Pipes::of(&mut child)?))
     }
 
     /// `starting`: in a namespace, as the command asked for.
-    fn start(command: &mut Command, starting: Option<Starting>) -> io::Result<(Group, Pipes)> {
+    fn start(command: &mut Command, starting: Option<Starting>) -> io::Result<(Group, Child)> {
         let spawned = command.spawn();
-        let (mut child, group) = match starting {
+        let (child, group) = match starting {
             Some(starting) => {
                 let (child, started) = starting.finish(spawned)?;
                 (child, Group { pid: started.pid, first: Some(started.first) })
@@ -216,11 +233,7 @@ impl Group {
                 (child, Group { pid, first: None })
             }
         };
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
-        let pipes = Pipes { stdout: non_blocking(stdout.into())?, stderr: non_blocking(stderr.into())? };
-        Ok((group, pipes))
+        Ok((group, child))
     }
 
     /// Ends it at once, with all processes that it started. The status is collected as for any other end.
@@ -261,6 +274,7 @@ impl Group {
 }
 
 /// A program with what every process of a job has. It dies with this thread: a launcher that is killed leaves no process.
+/// It is to be put into a group of its own: so it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
 fn command(program: &Program, spec: &SpawnSpec) -> Command {
     let mut command = Command::new(&program.command[0]);
     if let Some(inherited) = &program.inherited {
@@ -289,9 +303,7 @@ fn command(program: &Program, spec: &SpawnSpec) -> Command {
         .env(pmi::LOCAL_SIZE_VARIABLE, spec.locals.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        // A group of its own: it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
-        .process_group(0);
+        .stderr(Stdio::piped());
     command
 }
 
@@ -301,7 +313,7 @@ impl Process {
         program: &Program,
         launch: &Launch,
         (local, locals): (u32, u32),
-        RankEnds { pmi, stdin }: RankEnds,
+        RankEnds { pmi, stdin, terminal }: RankEnds,
         key: &KeyFile,
         descriptors: Descriptors,
         pid_namespace: Option<PidNamespace<'_>>,
@@ -326,11 +338,26 @@ impl Process {
             count
         });
         prepare_child(&mut command, inherited, descriptors);
+        let has_terminal = terminal.is_some();
+        if !has_terminal {
+            command.process_group(0);
+        }
         let put = |pid_namespace: PidNamespace<'_>| {
-            pid_namespace.namespaces.put(&mut command, pid_namespace.wanted, key.number())
+            pid_namespace.namespaces.put(&mut command, pid_namespace.wanted, key.number(), has_terminal)
         };
         let starting = pid_namespace.map(put).transpose()?;
-        let (group, pipes) = Group::start(&mut command, starting)?;
+        let (group, pipes) = match terminal {
+            None => {
+                let (group, mut child) = Group::start(&mut command, starting)?;
+                (group, Pipes::of(&mut child)?)
+            }
+            Some(Terminal { keeper_end, rank_end, .. }) => {
+                command.stdin(rank_end.try_clone()?).stdout(rank_end.try_clone()?).stderr(rank_end);
+                lead_session(&mut command);
+                let (group, _) = Group::start(&mut command, starting)?;
+                (group, Pipes { stdout: keeper_end, stderr: None, is_terminal: true })
+            }
+        };
         let key = ControlKey::new(&launch.key);
         let process = Process {
             group,
@@ -418,6 +445,21 @@ fn prepare_child(command: &mut Command, inherited: [i32; 3], descriptors: Descri
                 nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
             }
             descriptors::restore(descriptors)?;
+            Ok(())
+        });
+    }
+}
+
+/// The process leads a session, whose terminal is its standard input.
+fn lead_session(command: &mut Command) {
+    // SAFETY: between fork and exec only async-signal-safe calls may be made. These are plain system calls.
+    unsafe {
+        command.pre_exec(|| {
+            // Of a rank in a pid namespace, that has been done.
+            if nix::unistd::getsid(None)? != getpid() {
+                nix::unistd::setsid()?;
+            }
+            Errno::result(libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0))?;
             Ok(())
         });
     }

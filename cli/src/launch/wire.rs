@@ -25,6 +25,7 @@ use transport::{Epoch, Life, Rank};
 use super::flush::wire::{WirePacked, WirePart};
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
 use super::nodes::wire::{NodeDone, NodeTask, Refusal, WireMembership};
+use super::terminal::{Size, TerminalSpec};
 use super::version::VERSION;
 use crate::mpi::replacement::Replacement;
 
@@ -208,6 +209,8 @@ pub(crate) struct Begin {
     pub(crate) encryption: Option<WireKey>,
     /// The beginning of a line is handed over without waiting for its end.
     pub(crate) shows_parts: bool,
+    /// The only rank has a terminal.
+    pub(crate) terminal: Option<TerminalSpec>,
 }
 
 /// A program that ranks spawn.
@@ -262,6 +265,8 @@ pub(crate) enum ToKeeper {
     Suspend,
     /// They go on.
     Resume,
+    /// The launcher's terminal has another size.
+    Resize(Size),
     /// Hand over all that has been printed until now, then answer with [`FromKeeper::Drained`].
     Drain { number: u64 },
     /// So many bytes of lines have been shown.
@@ -299,6 +304,8 @@ pub(crate) enum FromKeeper {
     Line { who: WireMember, is_error: bool, line: Vec<u8>, is_part: bool },
     /// To [`ToKeeper::Suspend`]: the ranks of the node stand still.
     Suspended,
+    /// A person at the launcher's terminal has typed what stops a program.
+    SuspendWanted,
     /// Bytes of standard input up to this one are in a rank's pipe; `open`: it can have more.
     InputTaken { rank: u32, life: WireLife, offset: u64, open: bool },
     /// A process of a rank exists.

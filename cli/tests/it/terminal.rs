@@ -1,14 +1,15 @@
-//! Jobs on a terminal: prompts, the shell's Ctrl-Z, `fg` and `bg`, and whose turn it is to read.
+//! Jobs on a terminal: prompts, the shell's Ctrl-Z, `fg` and `bg`, whose turn it is to read, and ranks that have a terminal of their own.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, STILLWIRE, children, children_of, runs, wait_until};
+use crate::support::programs::{library, program};
+use crate::support::{PATIENCE, Place, STILLWIRE, children, children_of, rank_of, runs, signal, wait_until};
 
 /// An interactive shell on a terminal of its own.
 struct Terminal {
@@ -62,19 +63,36 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal takes it");
     }
 
-    /// Waits until this has been printed since the last wait.
-    fn wait_for(&mut self, words: &str) {
+    /// Waits until this has been printed since the last wait. What was printed before it.
+    fn wait_for(&mut self, words: &str) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.seen.find(words) {
+                let before = self.seen[..at].to_owned();
                 self.seen.drain(..at + words.len());
-                return;
+                return before;
             }
             let left = until.saturating_duration_since(Instant::now());
             let chunk = self.screen.recv_timeout(left);
             let chunk = chunk.unwrap_or_else(|error| panic!("no {words:?} ({error}): {:?}", self.seen));
             self.seen.push_str(&String::from_utf8_lossy(&chunk));
         }
+    }
+
+    /// The settings of the terminal, as a shell has them.
+    fn settings(&mut self) -> String {
+        // An echo of the command reads otherwise.
+        self.type_in("echo set''tings=$(stty -g)=\n");
+        self.wait_for("settings=");
+        self.wait_for("=")
+    }
+
+    /// Gives the terminal another size, as a window does.
+    fn resize(&mut self, rows: u16, columns: u16) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the kernel reads four numbers.
+        let set = unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(set, 0);
     }
 
     /// The launcher that the shell has started.
@@ -102,6 +120,24 @@ impl Drop for Terminal {
 fn state(pid: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether a shell does not run. One that has just begun to start a program waits for that in the kernel (vfork), and is not seen as stopped: then
+/// what it has started is.
+fn stands_still(pid: u32) -> bool {
+    let is_stopped = |pid: u32| state(pid) == Some('T');
+    let waits = || state(pid) == Some('D') && children_of(pid).into_iter().all(is_stopped);
+    is_stopped(pid) || waits()
+}
+
+/// The process of the only rank.
+fn rank(launcher: u32) -> u32 {
+    let mut found = None;
+    wait_until("its rank runs", || {
+        found = children(launcher).into_iter().find(|pid| rank_of(*pid).is_some());
+        found.is_some()
+    });
+    found.expect("it was found")
 }
 
 #[test]
@@ -135,17 +171,17 @@ fn a_shell_stops_a_job_and_has_it_go_on() {
     // The shells alone: each `sleep` below them ends soon.
     let is_shell =
         |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sh\n");
-    let is_rank = |pid: &u32| crate::support::rank_of(*pid).is_some() && is_shell(*pid);
+    let is_rank = |pid: &u32| rank_of(*pid).is_some() && is_shell(*pid);
     let of_ranks: Vec<u32> = ranks.into_iter().filter(is_rank).collect();
     assert_eq!(of_ranks.len(), 2, "{of_ranks:?}");
     // The second time for longer than it takes nodes to miss each other.
     for (pause, again) in [(100, "fg\n"), (7000, "fg\n"), (100, "bg\n")] {
         terminal.type_in("\x1a");
         terminal.wait_for("Stopped");
-        wait_until("all stand still", || of_ranks.iter().all(|pid| state(*pid) == Some('T')));
+        wait_until("all stand still", || of_ranks.iter().all(|pid| stands_still(*pid)));
         assert_eq!(state(launcher), Some('T'));
         std::thread::sleep(Duration::from_millis(pause));
-        assert!(of_ranks.iter().all(|pid| state(*pid) == Some('T')));
+        assert!(of_ranks.iter().all(|pid| stands_still(*pid)));
         terminal.type_in(again);
         for beat in ["[0] beat", "[1] beat", "[0] beat"] {
             terminal.wait_for(beat);
@@ -174,4 +210,137 @@ fn a_job_in_the_background_leaves_the_terminal_alone() {
     terminal.wait_for("run -q");
     terminal.type_in("its own\n");
     terminal.wait_for("got its own");
+}
+
+#[test]
+fn a_rank_with_a_terminal_has_its_size_its_keys_and_its_end() {
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    let keys = program("keys");
+    terminal.resize(30, 100);
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 -- {keys}; echo code $?\n"));
+    terminal.wait_for("size 30 x 100\r\n");
+    terminal.resize(31, 90);
+    terminal.wait_for("size 31 x 90\r\n");
+    terminal.type_in("wrogn\x7f\x7fng\n");
+    terminal.wait_for("got <wrong> by line\r\n");
+    terminal.type_in("\x04");
+    terminal.wait_for("the input ended");
+    terminal.wait_for("code 0");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+}
+
+// It is the program that Ctrl-C ends, and with it the job: not a fault of the machine after which it would begin again.
+#[test]
+fn ctrl_c_is_the_programs_own() {
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    let keys = program("keys");
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 -- {keys}; echo code $?\n"));
+    terminal.wait_for("size ");
+    terminal.type_in("\x03");
+    let said = terminal.wait_for("code 130");
+    assert!(!said.contains("begins"), "{said}");
+    let script = "trap 'echo not yet' INT; while :; do sleep 0.05; echo beat; done";
+    terminal.type_in(&format!("{STILLWIRE} run -q --tty -n 1 -- sh -c \"{script}\"; echo code $?\n"));
+    terminal.wait_for("beat\r\n");
+    terminal.type_in("\x03");
+    terminal.wait_for("not yet");
+    terminal.wait_for("beat\r\n");
+    terminal.type_in("\x1c");
+    terminal.wait_for("code 131");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_back_until_the_job_goes_on() {
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    let keys = program("keys");
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 -- {keys}\n"));
+    terminal.wait_for("size ");
+    let launcher = terminal.launcher();
+    let rank = rank(launcher);
+    terminal.type_in("\x1a");
+    terminal.wait_for("Stopped");
+    wait_until("it stands still", || stands_still(rank));
+    assert_eq!(terminal.settings(), before);
+    terminal.resize(33, 77);
+    terminal.type_in("fg\n");
+    terminal.wait_for("size 33 x 77");
+    // A program that reads single keys gets this one, too.
+    terminal.type_in("q\n");
+    terminal.wait_for("got <q> by line");
+    terminal.wait_for("ready> ");
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 -- {keys} single\n"));
+    terminal.wait_for("size ");
+    terminal.type_in("\x1a");
+    terminal.wait_for("got <\x1a> by key");
+    terminal.type_in("q");
+    terminal.wait_for("got <q> by key");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn a_restored_program_has_the_settings_of_its_terminal() {
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    let (place, keys) = (Place::new(), program("keys"));
+    let (job, provider) = (place.job_text(), library());
+    terminal.type_in(&format!("export STILLWIRE_PROVIDER={}\n", provider.display()));
+    terminal.resize(40, 120);
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 --ckpt-dir {job} -- {keys} single\n"));
+    terminal.wait_for("size 40 x 120");
+    let launcher = terminal.launcher();
+    terminal.type_in("a");
+    terminal.wait_for("got <a> by key");
+    terminal.wait_for("all ranks run");
+    signal(launcher, "USR1");
+    terminal.wait_for("committed");
+    // Typed after the cut, and so a second time after the rollback; what was typed before it is not.
+    terminal.type_in("b");
+    terminal.wait_for("got <b> by key");
+    for _ in 0..2 {
+        signal(rank(launcher), "KILL");
+        terminal.wait_for("from generation");
+        terminal.wait_for("got <b");
+        terminal.type_in("c");
+        terminal.wait_for("c> by key");
+    }
+    signal(launcher, "TERM");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+    // Its size is another one, which it hears.
+    terminal.resize(41, 121);
+    terminal.type_in(&format!("{STILLWIRE} restart {job}; echo code $?\n"));
+    terminal.wait_for("size 41 x 121");
+    terminal.wait_for("c> by key");
+    terminal.type_in("q");
+    terminal.wait_for("q> by key");
+    terminal.wait_for("code 0");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn a_terminal_is_for_one_rank() {
+    let refused =
+        crate::support::done(&mut crate::support::stillwire(&["run", "--tty", "-n", "2", "--", "true"]));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    refused.says(&["--tty", "2 ranks", "-n 1"]);
+}
+
+// Without a terminal of the launcher's own, as in a batch job.
+#[test]
+fn a_terminal_needs_no_person() {
+    let mut command = crate::support::stillwire(&["run", "-q", "--tty", "-n", "1", "--", &program("keys")]);
+    let done = crate::support::done(&mut command);
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (Some(0), "size 24 x 80\r\nthe input ended\r\n"),
+        "{done:?}"
+    );
 }

@@ -56,7 +56,7 @@ impl Input {
         }
         let is_encrypted = plan.encryption.as_ref().and_then(Encryption::image_key).is_some();
         let (retention, limit) = plan.input.retention(&plan.directory, is_encrypted);
-        let started = Reader::start(&retention, limit)?;
+        let started = Reader::start(&retention, limit, plan.input.has_terminal)?;
         Ok(started.map(|(reader, Start { end, is_over })| Input {
             reader,
             retention,
@@ -158,6 +158,10 @@ impl Shell<'_> {
 
     /// A life is over: nothing more is sent to its ranks.
     pub(super) fn end_input(&mut self) {
+        // Ctrl-C reaches the launcher while no rank runs.
+        if let Some(terminal) = &mut self.terminal {
+            terminal.leave();
+        }
         if let Some(input) = &mut self.input {
             input.feeds.clear();
             input.life = None;

@@ -15,6 +15,7 @@ use super::super::keeper::environment_for_others;
 use super::super::limits::{KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX};
 use super::super::process::{end_with_launcher, non_blocking};
 use super::super::secrets::withheld;
+use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
 use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper, WireKey};
 use super::super::{Node, Plan, Saves, watch};
@@ -126,7 +127,7 @@ impl Keepers {
         &mut self,
         node: NodeIndex,
         plan: &Plan,
-        (key, shows_parts): ([u8; 16], bool),
+        (key, shows_parts, terminal): ([u8; 16], bool, Option<TerminalSpec>),
         epoll: &Epoll,
         token: u64,
     ) -> Result<(), CliError> {
@@ -148,7 +149,7 @@ impl Keepers {
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
         watch(epoll, link.from().as_fd(), token).map_err(failed)?;
         let again = core::mem::replace(&mut keeper.again, true);
-        let begin = Begin { shows_parts, ..begin(plan, place, node, key, again) };
+        let begin = Begin { shows_parts, terminal, ..begin(plan, place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
         keeper.running = Some(Running { child, link, token, watches_room: false });
@@ -283,5 +284,6 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
             .and_then(|encryption| encryption.key.as_ref())
             .map(WireKey::from),
         shows_parts: false,
+        terminal: None,
     }
 }

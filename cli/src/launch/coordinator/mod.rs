@@ -45,6 +45,7 @@ use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
+use super::terminal::LauncherTerminal;
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
@@ -103,6 +104,8 @@ struct Shell<'a> {
     store: StoreWorker,
     pending_commit: PendingCommit,
     input: Option<Input>,
+    /// The job has a terminal.
+    terminal: Option<LauncherTerminal>,
     flusher: Option<Flusher>,
     /// What the nodes' keepers write of a copy, and the number of the last one.
     parts: Option<Parts>,
@@ -201,7 +204,7 @@ impl<'a> Shell<'a> {
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
-        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP])?;
+        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT])?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
         let layout = layout(plan)?;
@@ -241,6 +244,7 @@ impl<'a> Shell<'a> {
             store,
             pending_commit: PendingCommit::default(),
             input: Input::start(plan)?,
+            terminal: plan.input.has_terminal.then(LauncherTerminal::new),
             copied: None,
             parts: None,
             parts_last: 0,
@@ -302,7 +306,9 @@ impl<'a> Shell<'a> {
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), CliError> {
         let token = self.token();
         self.sources.insert(token, Source::Keeper(node));
-        self.keepers.start(node, self.plan, (self.key, self.observer.shows_parts()), &self.epoll, token)
+        let terminal = self.terminal.as_ref().map(LauncherTerminal::spec);
+        let settings = (self.key, self.observer.shows_parts(), terminal);
+        self.keepers.start(node, self.plan, settings, &self.epoll, token)
     }
 
     fn run(&mut self) -> Result<FinalReport, CliError> {
@@ -561,6 +567,9 @@ impl<'a> Shell<'a> {
                     self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
                 Some(Signal::SIGTSTP) => self.suspend(),
+                Some(Signal::SIGWINCH) => self.resize(),
+                // In the foreground again, perhaps.
+                Some(Signal::SIGCONT) => self.enter_terminal(),
                 Some(_) => {
                     self.stops += 1;
                     self.stop();

@@ -11,6 +11,7 @@ use nix::sys::signal::{SigSet, Signal, raise};
 
 use super::super::limits::SUSPEND_MAX;
 use super::super::notice::Notice;
+use super::super::terminal::Size;
 use super::super::wire::ToKeeper;
 use super::{Nodes, Shell};
 
@@ -69,7 +70,11 @@ impl Shell<'_> {
         }
         self.tell(&Notice::Suspended);
         self.observer.settle(SUSPEND_MAX / 4);
+        if let Some(terminal) = &mut self.terminal {
+            terminal.leave();
+        }
         stop_here();
+        self.enter_terminal();
         if let Some(begun) = self.suspension.begun.take() {
             let stood = begun.since.elapsed();
             self.suspension.before += stood;
@@ -79,6 +84,21 @@ impl Shell<'_> {
         }
         self.keepers.tell_all(&ToKeeper::Resume);
         self.tell(&Notice::Resumed);
+        self.resize();
+    }
+
+    /// The launcher's terminal is the job's, as long as this process is in its foreground.
+    pub(super) fn enter_terminal(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.enter();
+        }
+    }
+
+    /// The launcher's terminal has another size.
+    pub(super) fn resize(&mut self) {
+        if self.terminal.is_some() {
+            self.keepers.tell_all(&ToKeeper::Resize(Size::here()));
+        }
     }
 }
 

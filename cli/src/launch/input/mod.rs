@@ -86,11 +86,14 @@ pub(crate) struct InputPlan {
     pub(crate) limit: u64,
     /// The job is saved; otherwise it can only begin again from its start.
     pub(crate) is_saved: bool,
+    /// The only rank has a terminal, which the launcher's is connected to.
+    pub(crate) has_terminal: bool,
 }
 
 impl InputPlan {
     /// Nobody reads anything.
-    pub(crate) const NONE: InputPlan = InputPlan { readers: Readers::None, limit: 0, is_saved: false };
+    pub(crate) const NONE: InputPlan =
+        InputPlan { readers: Readers::None, limit: 0, is_saved: false, has_terminal: false };
 
     /// Where it is kept, and how much.
     pub(crate) fn retention(&self, directory: &Path, is_encrypted: bool) -> (Retention, u64) {

@@ -14,6 +14,7 @@ mod receive_address;
 mod silent;
 mod spawned;
 mod suspension;
+pub(super) mod terminal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,6 +47,7 @@ use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
+use super::terminal::TerminalSpec;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
 use super::{Saves, image_key, node_name, take_signals, watch};
@@ -147,6 +149,9 @@ struct Shell {
     has_mpi: bool,
     files: files::Files,
     outputs: Outputs,
+    /// How a rank's terminal begins, if the rank has one; and the keeper's end of the newest.
+    terminal: Option<TerminalSpec>,
+    terminal_end: Option<OwnedFd>,
     inputs: input::Inputs,
     suspension: suspension::Suspension,
     /// The last report to the coordinator about each rank.
@@ -392,6 +397,8 @@ impl Shell {
             has_mpi: begin.is_mpi,
             files: files::Files::default(),
             outputs: Outputs::new(begin.shows_parts),
+            terminal: begin.terminal.clone(),
+            terminal_end: None,
             inputs: input::Inputs::default(),
             suspension: suspension::Suspension::default(),
             told: BTreeMap::new(),
@@ -649,6 +656,7 @@ impl Shell {
             ToKeeper::Shown { bytes } => self.shown(bytes),
             ToKeeper::Suspend => self.suspend(),
             ToKeeper::Resume => self.resume(),
+            ToKeeper::Resize(size) => self.resize(size),
             ToKeeper::InputLife { life, ranks } => self.on_input_life(life.into(), ranks),
             ToKeeper::Input { rank, life, offset, bytes, end } => {
                 self.on_input(Rank(rank), life.into(), offset, &bytes, end);

@@ -20,6 +20,8 @@ struct Pipe {
     member: Member,
     channel: Channel,
     lines: LineReader,
+    /// Everything is handed over at once: a person types, and looks.
+    is_terminal: bool,
     /// When the beginning of a line is handed over.
     part_due: Option<Instant>,
     /// Nobody reads it, for want of room: it is not in `epoll`.
@@ -56,12 +58,16 @@ impl Outputs {
 impl Shell {
     /// Listens to what a process prints.
     pub(super) fn watch_pipes(&mut self, member: Member, pipes: Pipes) -> io::Result<()> {
-        for (channel, pipe) in [(Channel::Output, pipes.stdout), (Channel::Error, pipes.stderr)] {
+        let Pipes { stdout, stderr, is_terminal } = pipes;
+        let error = stderr.map(|pipe| (Channel::Error, pipe));
+        for (channel, pipe) in [(Channel::Output, stdout)].into_iter().chain(error) {
             let token = self.token();
             let lines = if self.outputs.shows_parts { LineReader::bare(pipe) } else { LineReader::new(pipe) };
             watch(&self.epoll, lines.pipe().as_fd(), token)?;
             self.sources.insert(token, Source::Pipe);
-            self.outputs.pipes.insert(token, Pipe { member, channel, lines, part_due: None, is_held: false });
+            self.outputs
+                .pipes
+                .insert(token, Pipe { member, channel, lines, is_terminal, part_due: None, is_held: false });
         }
         Ok(())
     }
@@ -95,6 +101,9 @@ impl Shell {
         let Some(pipe) = self.outputs.pipes.get_mut(&token) else { return true };
         let mut lines = Vec::new();
         let open = take(&mut pipe.lines, &mut |line| lines.push(line.to_vec()));
+        if pipe.is_terminal {
+            pipe.lines.finish(&mut |part| lines.push(part.to_vec()));
+        }
         let (who, is_error) = (pipe.member.into(), pipe.channel == Channel::Error);
         pipe.part_due = pipe.lines.has_part().then(|| pipe.part_due.unwrap_or(Instant::now() + PART_AFTER));
         let shows_parts = self.outputs.shows_parts;

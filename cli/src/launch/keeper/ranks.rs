@@ -158,9 +158,11 @@ impl Shell {
             }
             None => None,
         };
+        let terminal = self.new_terminal()?;
         let ends = RankEnds {
             pmi: self.pmi_socket(Member::of_job(rank))?,
-            stdin: self.new_input(rank, decision.life)?,
+            stdin: self.new_input(rank, decision.life, terminal.as_ref(), restored.is_some())?,
+            terminal,
         };
         let program = restored.as_ref().unwrap_or(&self.site.program);
         let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
@@ -272,7 +274,7 @@ impl Shell {
             let is_new =
                 self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
             self.unjudged.insert(rank);
-            let (life, status) = (process.life.into(), status.into());
+            let (life, status) = (process.life.into(), self.ended_by_key(status).into());
             self.tell(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
         }
         self.collect_spawned();
@@ -354,6 +356,9 @@ impl Shell {
     fn hear(&mut self, rank: Rank) -> bool {
         let Some(process) = self.processes.get_mut(&rank) else { return false };
         let heard = process.hear();
+        if !heard.controls.is_empty() {
+            self.release_input(rank);
+        }
         for control in heard.controls {
             // Nobody speaks for another rank.
             if control.sender != Party::Rank(rank) {
