@@ -105,8 +105,9 @@ impl Record {
         };
         let mut lines = [Line::default(); LINES_MAX];
         for (at, line) in lines.iter_mut().enumerate() {
-            let [low, high] = [field(5 + at), field(5 + at) >> 32].map(|half| half as u32);
-            *line = Line { typed: low, readable: high };
+            let half = |value: u64| u32::try_from(value & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+            let [typed, readable] = [field(5 + at), field(5 + at) >> 32].map(half);
+            *line = Line { typed, readable };
         }
         Record {
             serial: field(0),
