@@ -70,10 +70,11 @@ impl Progress {
         })
     }
 
-    /// The only rank has a terminal.
+    /// The only rank has a terminal. If that is where messages would appear, they would spoil a program's screen: only warnings do.
     pub(crate) fn on_terminal(self, has_terminal: bool) -> Progress {
         let is_bare = self.is_bare || has_terminal;
-        Progress { is_bare, is_raw: has_terminal, ..self }
+        let quiet = self.quiet || (has_terminal && io::stderr().is_terminal());
+        Progress { quiet, is_bare, is_raw: has_terminal, ..self }
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8], is_part: bool) {

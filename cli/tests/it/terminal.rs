@@ -63,13 +63,20 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal takes it");
     }
 
-    /// Waits until this has been printed since the last wait. What was printed before it.
+    /// Waits until this has been printed since the last wait, and returns the text before it.
     fn wait_for(&mut self, words: &str) -> String {
+        self.wait_for_all(&[words])
+    }
+
+    /// Waits until all of this has been printed since the last wait, in any order, and returns the text before the last of it.
+    fn wait_for_all(&mut self, words: &[&str]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
-            if let Some(at) = self.seen.find(words) {
+            let places = words.iter().map(|words| self.seen.find(words).map(|at| (at, at + words.len())));
+            if let Some((at, end)) = places.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max())
+            {
                 let before = self.seen[..at].to_owned();
-                self.seen.drain(..at + words.len());
+                self.seen.drain(..end);
                 return before;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -292,23 +299,27 @@ fn a_restored_program_has_the_settings_of_its_terminal() {
     let (job, provider) = (place.job_text(), library());
     terminal.type_in(&format!("export STILLWIRE_PROVIDER={}\n", provider.display()));
     terminal.resize(40, 120);
-    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 --ckpt-dir {job} -- {keys} single\n"));
+    let log = place.folder.path().join("log");
+    let logged = |words: &str| {
+        wait_until(words, || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(words)));
+    };
+    let to = log.display();
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 --ckpt-dir {job} -- {keys} single 2>{to}\n"));
     terminal.wait_for("size 40 x 120");
     let launcher = terminal.launcher();
     terminal.type_in("a");
     terminal.wait_for("got <a> by key");
-    terminal.wait_for("all ranks run");
+    logged("all ranks run");
     signal(launcher, "USR1");
-    terminal.wait_for("committed");
+    logged("committed");
     // Typed after the cut, and so a second time after the rollback; what was typed before it is not.
     terminal.type_in("b");
     terminal.wait_for("got <b> by key");
-    for _ in 0..2 {
+    for next in ["c", "d"] {
         signal(rank(launcher), "KILL");
-        terminal.wait_for("from generation");
         terminal.wait_for("got <b");
-        terminal.type_in("c");
-        terminal.wait_for("c> by key");
+        terminal.type_in(next);
+        terminal.wait_for(&format!("{next}> by key"));
     }
     signal(launcher, "TERM");
     terminal.wait_for("ready> ");
@@ -316,8 +327,7 @@ fn a_restored_program_has_the_settings_of_its_terminal() {
     // Its size is another one, which it hears.
     terminal.resize(41, 121);
     terminal.type_in(&format!("{STILLWIRE} restart {job}; echo code $?\n"));
-    terminal.wait_for("size 41 x 121");
-    terminal.wait_for("c> by key");
+    terminal.wait_for_all(&["size 41 x 121", "d> by key"]);
     terminal.type_in("q");
     terminal.wait_for("q> by key");
     terminal.wait_for("code 0");

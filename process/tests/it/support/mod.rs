@@ -59,14 +59,8 @@ pub(crate) fn preload() -> &'static Path {
         }
         let folder = built();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(root()).args([
-            "build",
-            "--quiet",
-            "-p",
-            "stillwire-process",
-            "--example",
-            "preload",
-        ]);
+        // As part of all crates: with fewer, others' features would differ, and everything below would be built a second time.
+        cargo.current_dir(root()).args(["build", "--quiet", "--workspace", "--example", "preload"]);
         if folder.ends_with("release") {
             cargo.arg("--release");
         }
