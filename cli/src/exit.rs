@@ -1,4 +1,4 @@
-//! Exit codes: what a script can rely on.
+//! Exit codes on which a script can rely.
 
 use std::process::ExitCode;
 
@@ -7,9 +7,9 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// Done.
     Success,
-    /// It could not be done; the message says why.
+    /// It could not be done; the message has the reason.
     Failed,
-    /// The command line is wrong; the message says what was expected.
+    /// The command line is wrong; the message names the expected form.
     Usage,
     /// It was done, and the result is wrong: a verification failed, a generation is damaged.
     Unverified,

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what another process of this program asks for.
+/// Carries out a request of another process of this program.
 fn serve(command: OwnCommand) -> ExitCode {
     match command {
         OwnCommand::Guard { job, directory } => {
@@ -56,7 +56,7 @@ fn serve(command: OwnCommand) -> ExitCode {
 }
 
 fn explain(usage: &clap::Error) -> ExitCode {
-    // Where the message cannot be written, the exit code still says what it is.
+    // Where the message cannot be written, the exit code still shows its kind.
     let _ = usage.print();
     if usage.use_stderr() { Exit::Usage.into() } else { Exit::Success.into() }
 }
@@ -71,7 +71,7 @@ fn end(result: Result<Exit, CliError>) -> ExitCode {
     }
 }
 
-/// Commands that only print end when nobody reads what they print (`stillwire ls | head`). A job goes on.
+/// Commands that only print end when nobody reads their output (`stillwire ls | head`). A job goes on.
 fn end_with_reader(command: &Command) {
     if !matches!(command, Command::Ps | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)) {
         return;

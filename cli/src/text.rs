@@ -1,4 +1,4 @@
-//! What happened to a job, in words.
+//! Descriptions of a job's events, in words.
 
 use ckpt_glue::control::{FaultReport, NoImageReason, Source};
 use ckpt_glue::job::Unsaved;
@@ -17,7 +17,7 @@ pub(crate) fn source(source: Source) -> &'static str {
     }
 }
 
-/// A fault, with what the system said in words.
+/// A fault, with the system's error in words.
 pub(crate) fn report(report: &FaultReport) -> String {
     match report {
         FaultReport::RankNotStarted { rank, errno: number } => {
@@ -126,7 +126,7 @@ pub(crate) fn plan(plan: Plan) -> String {
     }
 }
 
-/// What the system said, without its number.
+/// The system's message for an error, without its number.
 pub(crate) fn io(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }

@@ -54,7 +54,7 @@ impl Folders {
     /// Of this user. `variable` reads the environment.
     ///
     /// # Errors
-    /// Neither XDG_DATA_HOME nor HOME says where.
+    /// Neither XDG_DATA_HOME nor HOME is set to a usable folder.
     fn of_user(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<Folders, CliError> {
         // The specification has relative paths ignored.
         let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
@@ -74,7 +74,7 @@ struct Report {
     files: Vec<PathBuf>,
 }
 
-/// Writes all files, and says where they are.
+/// Writes all files, and prints their folders.
 pub(crate) fn install(arguments: &CompletionArguments, json: bool) -> Result<Exit, CliError> {
     let folders = match &arguments.prefix {
         Some(prefix) => Folders::below(prefix),

@@ -1,4 +1,4 @@
-//! Copies of generations outside the nodes: what is said of them on the command line, bringing them back, listing and checking them.
+//! Copies of generations outside the nodes: their command-line options, and commands that fetch, list and check them.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -28,7 +28,7 @@ use crate::launch::nodes::lives::joined;
 use crate::launch::{Directories, Fetch, Flush};
 use crate::text;
 
-/// Copies that are kept, if nobody says otherwise.
+/// Copies that are kept by default.
 const KEEP: u32 = 2;
 
 /// Copies that depend on one whole copy, likewise: they share the cost of the whole one, and none depends on an older one.
@@ -62,7 +62,7 @@ impl FlushArguments {
         self.flush_to.is_some()
     }
 
-    /// What they ask for. A directory must be there.
+    /// The copies that these options ask for; `None` without --flush-to. A directory must exist.
     pub(crate) fn flush(&self, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
         let Some(to) = &self.flush_to else { return Ok(None) };
         let to = absolute(to)?;
@@ -78,13 +78,13 @@ impl FlushArguments {
         Ok(Some(flush))
     }
 
-    /// The same for a job that is restarted: what its file says, unless another place is named here.
+    /// The same for a job that is restarted: the job file's settings, unless another place is named here.
     pub(crate) fn or_as_before(&self, file: &JobFile, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
         let text = |name: &str| file.settings.get(name).map(String::as_str);
         let Some(to) = text(setting::FLUSH_TO).filter(|_| !self.any()) else { return self.flush(key) };
         let count = |name| text(name).and_then(|text| text.parse().ok());
         let key = key.key()?;
-        // What was secret does not become readable by an oversight.
+        // Copies that were encrypted stay encrypted: without their key this is an error, so that none becomes readable by an oversight.
         if text(setting::FLUSH_KEY).is_some_and(|id| Some(id) != key.as_ref().map(key_name).as_deref()) {
             return Err(CliError::FlushKey { place: to.to_owned() });
         }
@@ -101,7 +101,7 @@ impl FlushArguments {
     }
 }
 
-/// What a job file says of copies.
+/// The job file's settings for copies.
 pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
     let mut settings = vec![
         (setting::FLUSH_TO, flush.to.to_string()),
@@ -143,7 +143,7 @@ fn threads() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What was brought from a place of copies.
+/// A generation that was fetched from a place of copies.
 #[derive(Debug)]
 pub(crate) struct Brought {
     /// The generation, which is committed in the job's directory now.
@@ -154,7 +154,7 @@ pub(crate) struct Brought {
     pub(crate) fetch: Option<Fetch>,
 }
 
-/// A place as keepers find it, too, who have working directories of their own.
+/// The place as keepers find it, too, which have working directories of their own.
 fn absolute(place: &CopyLocation) -> Result<CopyLocation, CliError> {
     Ok(match place {
         CopyLocation::Folder(path) => CopyLocation::Folder(std::path::absolute(path)?),
@@ -196,7 +196,7 @@ pub(crate) fn bring(
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
     let (generation, brings) = loop {
         let tried = bring_copy(path, from, &copies, copied, quiet);
-        // A user who names a generation wants no other.
+        // If the user has named a generation, no other one is an alternative.
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
             (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
@@ -213,7 +213,7 @@ pub(crate) fn bring(
     Ok(Brought { generation, counter_last: listed.counter_last(), fetch })
 }
 
-/// What is brought by this process.
+/// The files that this process itself fetches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Brings {
     All,
@@ -264,7 +264,7 @@ fn bring_copy(
         ));
     }
     if own.is_some() && !is_here {
-        // What is missing is found now, and not by every node alone.
+        // Find missing files here, once, rather than on every node.
         copies.list()?.needs(copied)?;
         copies.take_over(copied, &mut records.on_node(crate::launch::nodes::NO_NODE))?;
         return Ok(Brings::Records);
@@ -296,7 +296,7 @@ fn bring_copy(
     Ok(Brings::All)
 }
 
-/// A directory that is made anew takes over what nodes that are still there know of the job's lives: they take part in no life that contradicts it.
+/// A new directory takes over the lives that the remaining nodes know: they take part in no life that contradicts it.
 fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -> Result<(), CliError> {
     if !records.decisions()?.is_empty() {
         return Ok(());
@@ -326,7 +326,7 @@ fn choose(listed: &Listed, argument: Option<GenerationArgument>) -> Option<&Copi
     listed.copies.iter().rev().find(|copy| is_meant(argument, copy.generation))
 }
 
-/// Tells from time to time how much has been brought. Ctrl-C ends it in good order.
+/// Reports from time to time how much has been brought. Ctrl-C ends it in good order.
 fn watched(
     copied: &Copied,
     path: &Path,
@@ -376,7 +376,7 @@ pub(crate) fn place_of(path: &Path) -> Result<Option<CopyLocation>, CliError> {
     let place = CopyLocation::Folder(path.to_owned());
     let (above, named) = split(&place);
     let found = match above.open().and_then(|target| jobs(&*target)) {
-        // A caller that wants a job's directory there says what was expected.
+        // A caller that wants a job's directory there reports the error itself.
         Err(StorageError::NotFound { .. } | StorageError::WrongType { .. }) => return Ok(None),
         found => found?,
     };
@@ -409,7 +409,7 @@ struct CopyReport {
     taken_unix_ms: u64,
     copied_unix_ms: u64,
     encrypted: bool,
-    /// Why it cannot be used: something is missing; or what `verify` has found.
+    /// Why it cannot be used: something is missing; or the damage that `verify` has found.
     damages: Vec<String>,
 }
 

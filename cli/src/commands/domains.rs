@@ -1,4 +1,4 @@
-//! What a person should know of failure domains before a job runs.
+//! Warnings about failure domains, before a job runs.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use store::protect::{Exposed, exposed, scheme_that_survives};
 use crate::launch::nodes::domains;
 use crate::launch::{Node, OwnDirectories};
 
-/// What can be done about a warning.
+/// The moment of a warning, which decides its cure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     /// The job begins: how its nodes protect each other is just being chosen.
     Begins,
-    /// It goes on: who protects whom stays as it is.
+    /// It goes on: its groups of nodes stay as they are.
     GoesOn,
 }
 

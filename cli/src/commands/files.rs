@@ -65,7 +65,7 @@ fn print_job(report: &JobReport, nodes: Option<&NodesReport>) -> io::Result<()> 
         print_generation(generation)?;
         print_on_nodes(nodes, &generation.generation)?;
     }
-    // What only the nodes know of.
+    // Generations that only the nodes have.
     for on in on_nodes {
         if report.generations.iter().all(|generation| generation.generation != on.generation) {
             let size = text::bytes(on.bytes);

@@ -51,7 +51,7 @@ impl FromStr for DomainArgument {
     }
 }
 
-/// What names of hosts and domains consist of.
+/// Whether names of hosts and domains may contain this symbol.
 fn is_name(symbol: char) -> bool {
     symbol.is_ascii_alphanumeric() || "-._".contains(symbol)
 }
@@ -105,7 +105,7 @@ impl core::fmt::Display for HostArgument {
 }
 
 impl HostArguments {
-    /// What a job file has of them.
+    /// Reads them from a job file's settings.
     pub(crate) fn read(
         hosts: Option<&str>,
         remote_shell: Option<&str>,
@@ -122,7 +122,7 @@ impl HostArguments {
         }
     }
 
-    /// With what counts if these say nothing.
+    /// Completes these options with the ones that counted before.
     pub(crate) fn or(self, before: HostArguments) -> HostArguments {
         let says_where = !self.hosts.is_empty() || self.nodes.is_some();
         let remote_shell = self.remote_shell.clone().or_else(|| before.remote_shell.clone());
@@ -173,12 +173,12 @@ impl HostArguments {
         !self.hosts.is_empty()
     }
 
-    /// Whether it says how many ranks each host has.
+    /// Whether it gives the number of ranks of each host.
     pub(crate) fn has_shares(&self) -> bool {
         self.hosts.iter().any(|host| host.ranks.is_some())
     }
 
-    /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list says it.
+    /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list gives an address.
     pub(crate) fn nodes(&self, ranks: u32, bind: &Addresses) -> Result<Vec<Node>, CliError> {
         let mut nodes = self.nodes_anywhere(ranks, bind)?;
         if self.names_domains() {
@@ -454,7 +454,7 @@ mod tests {
         let kept = |now: HostArguments| placed(&now.or(before())).unwrap();
         assert_eq!(kept(nothing()).as_deref(), Some("r1,r2"));
         assert_eq!(kept(hosts("b@10.0.0.2,a@10.0.0.1")).as_deref(), Some("r2,r1"));
-        // A spare lies nobody knows where, unless it is said.
+        // A spare has no known domain, unless one is given.
         assert_eq!(kept(hosts("spare@10.0.0.3,b@10.0.0.2")).as_deref(), Some(",r2"));
         assert_eq!(
             HostArguments::read(None, None, None, Some(",r2")).domains,

@@ -10,8 +10,8 @@ extern "C" fn note(_: i32) {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// As long as it lives, signals that end a process are only noticed: the first one of each kind. The second one ends it where it stands, for what it waits for may
-/// never come.
+/// As long as it lives, signals that end a process are only noticed: the first one of each kind. The second one ends the process at once, because the
+/// event it waits for may never come.
 pub(crate) struct InterruptGuard {
     before: Vec<(Signal, SigAction)>,
 }
@@ -47,7 +47,7 @@ fn give_back(signal: Signal, was: &SigAction) {
     let _ = unsafe { sigaction(signal, was) };
 }
 
-/// Whether somebody wants this command to end.
+/// Whether the user ends this command.
 pub(crate) fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }

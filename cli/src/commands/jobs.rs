@@ -19,7 +19,7 @@ const RANKS_SHOWN_MAX: usize = 16;
 struct Listed {
     #[serde(flatten)]
     info: JobInfo,
-    /// What it is doing; `null` if its launcher does not answer.
+    /// Its status; `null` if its launcher does not answer.
     status: Option<Status>,
 }
 

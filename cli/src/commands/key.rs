@@ -46,7 +46,7 @@ impl KeyArgument {
         Ok(Encryption { name: key_name(&key), key: Some(key) })
     }
 
-    /// The same for one that is there: as its job file says. `needs_key`: it is going to run.
+    /// The same for an existing job, from its job file. `needs_key`: it is going to run.
     pub(crate) fn encryption_as_before(
         &self,
         file: &JobFile,

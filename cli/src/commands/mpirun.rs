@@ -75,7 +75,7 @@ pub(crate) fn run(
     Ok(exit)
 }
 
-/// A running mpirun, and what it prints.
+/// A running mpirun, and its output.
 struct Mpirun {
     child: Child,
     pipes: Vec<(Stream, LineReader)>,
@@ -92,7 +92,7 @@ impl Mpirun {
     ) -> Result<Mpirun, CliError> {
         let mut passed: Vec<String> = Vec::new();
         let names = program.environment.iter().filter_map(|(name, _)| name.to_str());
-        // What begins with OMPI_ it passes on by itself.
+        // Open MPI's mpirun itself forwards variables whose names begin with OMPI_.
         for name in names.filter(|name| !name.starts_with("OMPI_")) {
             if !passed.iter().any(|known| known == name) {
                 passed.push(name.to_owned());
@@ -120,7 +120,7 @@ impl Mpirun {
             .stdin(if is_read { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C reaches the launcher alone, which tells it.
+            // Ctrl-C reaches the launcher alone, which passes it on.
             .process_group(0);
         crate::launch::end_with_launcher(&mut command, Signal::SIGTERM);
         let failed = |error| CliError::Mpirun { path: path.to_owned(), error };
@@ -170,7 +170,7 @@ impl Mpirun {
             }
             self.wait(signals)?;
         };
-        // Whatever it has left behind in its group goes with it.
+        // Processes that it has left behind in its group end with it.
         let _ = killpg(Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
         crate::launch::give_signals_back();
         printer.finish(stopped.map(|_| OUTPUT_GRACE));
@@ -218,7 +218,7 @@ impl Mpirun {
 }
 
 impl Drop for Mpirun {
-    /// Whatever went wrong: it does not stay.
+    /// After any error, too: it does not stay.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::SIGTERM);

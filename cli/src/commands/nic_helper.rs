@@ -87,7 +87,7 @@ fn mode_argument(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| format!("'{text}' are no permissions, expected up to three octal digits such as 660"))
 }
 
-/// What the command prints under `--json`, when ranks can connect.
+/// The report that the command prints under `--json`, when ranks can connect.
 #[derive(Serialize)]
 struct Ready<'a> {
     socket: &'a str,

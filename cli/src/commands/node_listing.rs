@@ -1,4 +1,4 @@
-//! What lies in the directories of a job's nodes, as far as they are on this host.
+//! A listing of the directories of a job's nodes, as far as they are on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) struct NodesReport {
     pub(crate) parity: String,
     /// Numbers of the nodes whose directories are on this host.
     pub(crate) here: Vec<u32>,
-    /// What those have.
+    /// Generations in those directories.
     pub(crate) generations: Vec<OnNodes>,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct NodesReport {
 #[derive(Debug, Serialize)]
 pub(crate) struct OnNodes {
     pub(crate) generation: String,
-    /// `committed`; `protected`: every node of it that is here keeps what protects it, and it is not committed; or `local`.
+    /// `committed`; `protected`: each of its nodes that is here holds its protection data, and it is not committed; or `local`.
     pub(crate) state: &'static str,
-    /// Nodes that have something of it.
+    /// Nodes that hold a part of it.
     pub(crate) nodes: Vec<u32>,
-    /// Those of them that keep what protects it.
+    /// Those of them that hold its protection data.
     pub(crate) protected_on: Vec<u32>,
     /// Finished images.
     pub(crate) images: u32,
@@ -58,7 +58,7 @@ fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, Stor
     all.filter(|(_, opened)| !matches!(opened, Err(StorageError::NotFound { .. })))
 }
 
-/// What cannot be read of that which the nodes have taken over from the job: its file, and the decisions of its lives.
+/// Unreadable records that the nodes took over from the job: its file, and the decisions of its lives.
 pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>, CliError> {
     let Some(root) = own_root(file, path) else { return Ok(Vec::new()) };
     let mut found = Vec::new();

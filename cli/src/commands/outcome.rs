@@ -1,4 +1,4 @@
-//! How a job has ended: its exit code, and what is said of it.
+//! How a job has ended: its exit code, and its report.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct RunReport {
     /// Generations committed.
     pub(crate) generations: u32,
     pub(crate) rollbacks: u32,
-    /// What a shell sees.
+    /// The exit code that a shell sees.
     pub(crate) exit_code: u8,
     pub(crate) seconds: f64,
     /// How whole processes are captured: `auto`, `fork`, `scan`, `content` or `sync`; `null`: none is.
@@ -40,7 +40,7 @@ pub(crate) struct RunReport {
     pub(crate) mpi_from: Option<String>,
     /// Why checkpoints have failed.
     pub(crate) failed_checkpoints: Vec<FailedCheckpoints>,
-    /// What a person should know although nothing has failed by it.
+    /// Problems that have not made the job fail.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn exit_of(outcome: &Outcome) -> Exit {
     }
 }
 
-/// Whether the last fault is why a job has ended, and not what kept it from being recovered.
+/// Whether the job has ended because of its last fault, and not because it could not be recovered.
 fn is_of_program(reason: StopReason) -> bool {
     match reason {
         StopReason::OnFaultAbort
@@ -84,7 +84,7 @@ fn is_of_program(reason: StopReason) -> bool {
     }
 }
 
-/// What a shell would see of the program itself.
+/// The exit of the program itself, as a shell would see it: its exit code, or 128 plus its signal. Otherwise `JobFailed`.
 fn program_exit(report: &FaultReport) -> Exit {
     match report {
         FaultReport::Aborted { code: code @ 1.., .. }

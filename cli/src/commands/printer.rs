@@ -54,7 +54,7 @@ impl Printer {
         self.output.has_room() && self.error.has_room()
     }
 
-    /// Waits until what was given has been printed, at most for `limit`.
+    /// Waits until all lines given to it have been printed, at most for `limit`.
     pub(crate) fn settle(&self, limit: Duration) {
         let until = Instant::now() + limit;
         while self.output.waits() || self.error.waits() {
@@ -83,7 +83,7 @@ impl Queue {
                 // Nobody may be there to read any more; the job goes on all the same.
                 let _ = open().write_all(&line);
                 if line.last() != Some(&b'\n') {
-                    // Standard output holds back what has no end; a prompt is waited for.
+                    // Standard output holds back lines without an end; a prompt is waited for.
                     let _ = open().flush();
                 }
                 left.fetch_sub(line.len(), Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Queue {
             let _ = open().flush();
             drop(end);
         };
-        // A thread inherits what its maker blocks: signals are for the thread that waits for them.
+        // A thread inherits its maker's blocked signals: signals are for the thread that waits for them.
         let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let started = std::thread::Builder::new().name("stillwire-printer".into()).spawn(run);
         usual.thread_set_mask()?;

@@ -1,4 +1,4 @@
-//! What `run` and `restart` print while the job runs.
+//! Output of `run` and `restart` while the job runs.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
@@ -20,7 +20,7 @@ use crate::text;
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// Only what the program prints, and errors.
+    /// Only the program's output, and errors.
     pub(crate) quiet: bool,
     /// Standard output belongs to our result: the program's goes to standard error too.
     pub(crate) json: bool,
@@ -30,17 +30,17 @@ pub(crate) struct Progress {
     is_bare: bool,
     /// The terminal is the program's: it does not add a carriage return to the end of a line.
     is_raw: bool,
-    /// Somebody looks at what is printed, and may wait for the beginning of a line.
+    /// A person reads the output, and may wait for the beginning of a line.
     is_watched: bool,
-    /// Whose line has begun on the terminal, and has no end yet.
+    /// The process whose line has begun on the terminal, and has no end yet.
     begun: Cell<Option<(Member, Stream)>>,
     printer: Printer,
-    /// What was said to be in the way last: once is enough.
+    /// The obstacle printed last; it is not printed twice in a row.
     said: Option<String>,
-    /// How far the job was said to be, and when.
+    /// The progress of the start printed last, and when.
     start: Option<(String, Duration)>,
     repeats: Repeats,
-    /// Ranks are being ended by the launcher: how each ends is no news.
+    /// The launcher is ending the ranks, so their exits are not reported.
     is_ending: bool,
 }
 
@@ -118,7 +118,7 @@ impl Progress {
         self.printer.print(Stream::Error, format!("stillwire: {words}{end}").into_bytes());
     }
 
-    /// Warns of a problem that may come again. `head`: what happened; `why`: which problem it is.
+    /// Warns of a problem that may come again. `head`: the event; `why`: the problem behind it.
     fn warn_again(&mut self, at: Duration, subject: &'static str, head: &str, why: &str) {
         match self.repeats.note(at, subject, why) {
             Say::InFull => self.warn(&format!("{head}: {why}")),
@@ -150,7 +150,7 @@ impl Progress {
                 self.repeats.over(CHECKPOINT);
                 self.repeats.over(STORE);
             }
-            // What is still wrong after a rollback is worth a line.
+            // After a rollback a problem that persists is printed in full again.
             Event::LifeBegun { .. } => {
                 self.repeats = Repeats::default();
                 self.is_ending = false;
@@ -307,7 +307,7 @@ impl Observer for Progress {
                 self.say(at, "no checkpoint is taken before all ranks have connected, and none has yet");
                 self.say_why(*why);
             }
-            // Of an exit code that is none of a rank's work the report says all.
+            // The job's report covers an exit code that is none of a rank's work.
             Notice::Ended { rank, status, has_finished }
                 if !self.is_ending
                     && !status.is_success()
@@ -357,7 +357,7 @@ impl Observer for Progress {
     }
 }
 
-/// What has been said in full before.
+/// The line about a problem that was printed in full before.
 fn again(head: &str, times: u64) -> String {
     format!("{head}: for the same reason as before, {times} times by now")
 }
@@ -369,7 +369,7 @@ fn not_running_yet(status: &JobStatus) -> String {
     }
 }
 
-/// Whether the job's last words say all of it.
+/// Whether the job's final report covers it.
 fn is_said_last(reason: StopReason) -> bool {
     matches!(reason, StopReason::ProgramExited | StopReason::ProgramAborted | StopReason::NotAllConnected)
 }

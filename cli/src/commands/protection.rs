@@ -103,7 +103,7 @@ fn groups(text: &str, scheme: Scheme, nodes: usize) -> Result<Vec<Group>, CliErr
     text.split(';').map(&mut group).collect::<Option<Vec<Group>>>().ok_or_else(wrong)
 }
 
-/// Where nodes have their directories if other hosts are among them and nobody says where.
+/// Where nodes have their directories by default if other hosts are among them.
 const NODES_ROOT: &str = "/var/tmp";
 
 /// The folder for those of one machine, in the job's directory.
@@ -115,14 +115,14 @@ impl ProtectionArguments {
         self.node_dir.is_some() || self.parity.is_some_and(|scheme| scheme != Scheme::None)
     }
 
-    /// An option that says how nodes protect each other, and not whether.
+    /// An option for the way in which nodes protect each other, and not whether they do.
     fn limit(&self) -> Option<&'static str> {
         let budget = self.encode_budget.as_ref().map(|_| "--encode-budget");
         budget.or(self.shape.as_ref().map(|_| "--shape"))
     }
 
-    /// What a job has that begins on these nodes; nobody protects what is not saved. Unless it is absolute, the path is relative to the job's
-    /// directory.
+    /// The node directories of a job that begins on these nodes; a job that is not saved has no parity by default. Unless it is absolute, the path is
+    /// relative to the job's directory.
     pub(crate) fn own_directories(
         &self,
         job: JobId,
@@ -152,7 +152,7 @@ impl ProtectionArguments {
     }
 }
 
-/// Tells a person which job it is, where its files lie, and, if it is saved there, what may be lost of them.
+/// Prints the job's name, the places of its files and, if it is saved there, the data that may be lost.
 pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
     let directory = &plan.directory;
     let own = plan.own_directories.as_ref();
@@ -172,7 +172,7 @@ pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
     warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
 }
 
-/// What is lost with a node or a disk, if no copy is elsewhere.
+/// Warns of data that would be lost with a node or a disk because no copy is elsewhere.
 fn warning(plan: &Plan) -> Option<&'static str> {
     if plan.flush.is_some() {
         return None;
@@ -198,7 +198,7 @@ pub(crate) fn is_any_protected(own: Option<&OwnDirectories>) -> bool {
     own.is_some_and(|own| !own.groups().is_empty())
 }
 
-/// What a job file says of them; `directory` is the job's.
+/// Reads them from the settings of a job file; `directory` is the job's.
 pub(crate) fn read(
     file: &JobFile,
     directory: &Path,
@@ -221,7 +221,7 @@ pub(crate) fn own_root(file: &JobFile, directory: &Path) -> Option<PathBuf> {
     file.settings.get(setting::NODE_DIRECTORY).map(|root| directory.join(root))
 }
 
-/// Whether all nodes of a job are on this host, as its file says.
+/// Whether all nodes of a job are on this host, by its file.
 pub(crate) fn is_here(file: &JobFile) -> bool {
     !file.settings.contains_key(setting::HOSTS)
 }

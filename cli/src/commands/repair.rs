@@ -20,13 +20,13 @@ use crate::launch::registry::Registration;
 use crate::launch::{self, Purpose};
 use crate::text;
 
-/// What a repair has done, as `--json` prints it.
+/// The outcome of a repair, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     job: String,
     /// The newest generation that can be restored now; `null`: there is none.
     generation: Option<&'a str>,
-    /// Every node keeps what protects it, and every other generation that was asked for.
+    /// Every node holds the protection data of this generation, and of every other one that was asked for.
     protected: bool,
     #[serde(flatten)]
     repairs: &'a Repairs,
@@ -75,7 +75,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
     Ok(if is_whole { Exit::Success } else { Exit::Unverified })
 }
 
-/// What has become of a generation.
+/// Prints the outcome for one generation.
 fn say_kept(kept: &GenerationOutcome, repairs: &Repairs) -> io::Result<()> {
     let GenerationOutcome { generation, restorable, protected } = kept;
     let rebuilt: Vec<&NodeRepair> =

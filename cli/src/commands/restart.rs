@@ -94,7 +94,7 @@ pub(crate) fn prepare(
         }
     }
     if purpose == Purpose::Repair {
-        // A user who asks whether all is whole wants every byte of it read.
+        // A repair has to know whether all is whole, so every byte is read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
         suspects.extend(directory.generations()?.into_iter().filter(committed).map(|found| found.id));
     }
@@ -112,7 +112,7 @@ pub(crate) fn prepare(
     // Lives that the directory knows nothing of have left copies.
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
-    // What is said to another host is authenticated as a whole, whatever was enough before.
+    // Messages to another host are authenticated in full, even if a lower level was enough before.
     let auth_told = auth;
     let auth = if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) {
         auth
@@ -149,7 +149,7 @@ pub(crate) fn prepare(
         provider,
         is_mpi: false,
         mpi_problem: (!is_whole).then_some(mpi_problem),
-        // Nothing is run to rebuild what nodes have lost.
+        // A repair runs no program, so it needs no replacement.
         replacement: replacement.clone().filter(|_| purpose == Purpose::Run),
         saves,
         own_directories,
@@ -161,7 +161,7 @@ pub(crate) fn prepare(
         input: arguments.stdin.plan(&file)?,
         purpose,
     };
-    // What is for this run alone, or follows from where it runs, is not the job's.
+    // Settings for this run alone, or derived from where it runs, do not go into the job file.
     let keeps_ids = plan.keeps_ids || kept;
     let mut file = job_file(&Plan {
         program: named,
@@ -179,8 +179,8 @@ pub(crate) fn prepare(
     Ok((plan, RunDirectory { path, temporary: false, _lock: lock }))
 }
 
-/// Over which NIC the job went last, if that was decided while it ran and nobody says otherwise: as long as it is on the hosts that it was on, for what other ones
-/// have nobody knows.
+/// The NIC that the job used last, if that was decided while it ran and no option replaces it. Only on the hosts that it was on: the NICs of other
+/// ones are unknown.
 fn rail(
     file: &JobFile,
     arguments: &RestartArguments,
@@ -202,7 +202,7 @@ fn rail(
     Ok(None)
 }
 
-/// Opens a job's directory, and says so if it is none.
+/// Opens a job's directory, or explains why it is none.
 pub(crate) fn open_job(path: &Path) -> Result<(JobDirectory<Directory>, JobFile), CliError> {
     path.metadata().map_err(|error| CliError::File {
         path: path.to_path_buf(),
@@ -270,7 +270,8 @@ fn choose(
     }
 }
 
-/// The same for a job whose images lie on its nodes. What is damaged or lost of the records here nodes may have, and are asked for it before a life is decided (R28).
+/// The same for a job whose images lie on its nodes. Nodes may have records that are damaged or lost here, and are asked for them before a life is
+/// decided (R28).
 fn choose_on_nodes(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,
@@ -298,7 +299,7 @@ fn choose_on_nodes(
     Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new()))
 }
 
-/// What is restored is read once before, so that no life begins from damaged images.
+/// Images to be restored are read once before, so that no life begins from damaged ones.
 fn reading(is_quiet: bool, bytes: u64) -> console::Progress {
     progress_of(is_quiet, format_args!("reading what is restored"), bytes)
 }
@@ -308,7 +309,7 @@ fn looked_at(progress: &console::Progress, generation: GenerationId, images: u32
     progress.set(bytes);
 }
 
-/// The manifest of what a new life begins from, as the job's own records have it; if that cannot be read, of another one.
+/// The manifest of the named generation, if the job's own records have it; otherwise that of the newest committed one.
 fn beginning_manifest(
     directory: &mut JobDirectory<Directory>,
     beginning: Beginning,

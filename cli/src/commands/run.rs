@@ -1,4 +1,4 @@
-//! `stillwire run`, and what it shares with `restart` and `demo`.
+//! `stillwire run`, and the parts that it shares with `restart` and `demo`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -251,13 +251,13 @@ fn wants_checkpoints(arguments: &RunArguments) -> bool {
         || arguments.flush.any()
 }
 
-/// What is saved of a program. One of which nobody wants checkpoints is left as it is.
+/// How a program is saved. A program without checkpoint options is left as it is.
 fn saves(arguments: &RunArguments, program: &Program) -> Result<Saves, CliError> {
     let whole = wants_checkpoints(arguments) && !whole::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
 }
 
-/// Refuses a pid namespace where nothing would come back with its ids.
+/// Rejects a pid namespace for a job that would restore no process with its ids.
 fn check_namespace(arguments: &RunArguments, wanted: Saves, saves: Saves) -> Result<(), CliError> {
     let why = match (wanted, saves) {
         (Saves::Process, Saves::Process) => return Ok(()),
@@ -272,7 +272,7 @@ fn check_namespace(arguments: &RunArguments, wanted: Saves, saves: Saves) -> Res
     Err(CliError::PidNamespace { why })
 }
 
-/// What a program of Open MPI cannot have, and what to do instead.
+/// Reasons why Open MPI's programs cannot use an option, and the alternative.
 const NOT_SAVED: &str =
     "Open MPI's programs are started by its own mpirun, and cannot be saved yet: start it without";
 const NOT_PLACED: &str = "Open MPI's own mpirun places its ranks, all on this host: start it without, or with that mpirun (`stillwire env`)";
@@ -281,7 +281,7 @@ const NO_TERMINAL: &str = "Open MPI's own mpirun connects its ranks by pipes: st
 
 const NOTHING_SAVED: &str = concat!("Without ", checkpoint_options!(), " there is nothing to go back to");
 
-/// Refuses what an MPI program cannot have, before anything is made.
+/// Rejects options that an MPI program cannot use, before anything is created.
 fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     let RunArguments { checkpoint, protection, flush, hosts, .. } = arguments;
     let is_open = mpi.family == Family::OpenMpi;
@@ -313,7 +313,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     }
 }
 
-/// Gives a program the variables of the provider, before what a person sets, which counts; and behind that what its library
+/// Gives a program the provider's variables, before the user's own, which count; and behind those the variables that its library
 /// needs besides, which holds it.
 pub(crate) fn equip(program: &mut Program, detected: &Detected, library: &Path, bind: IpAddr) {
     let to_os = |(name, value): (&str, OsString)| (OsString::from(name), value);
@@ -328,7 +328,7 @@ pub(crate) fn equip(program: &mut Program, detected: &Detected, library: &Path, 
     program.environment = variables;
 }
 
-/// Runs a job that has its directory, and says how it ended.
+/// Runs a job that has its directory, and reports how it ended.
 pub(crate) fn supervise(
     plan: &Plan,
     place: RunDirectory,
@@ -451,7 +451,7 @@ pub(crate) fn create_job(path: PathBuf, temporary: bool, plan: &Plan) -> Result<
     }
 }
 
-/// How long a job's directory may be held by somebody who is about to leave it: the guard of a launcher that was killed cleans up behind it, and so
+/// Longest wait for a job's directory whose holder is about to leave it: the guard of a launcher that was killed cleans up behind it, and so
 /// a restart right after a kill meets it.
 const LOCK_MAX: Duration = Duration::from_secs(2);
 
@@ -537,13 +537,13 @@ const fn saves_word(saves: Saves) -> &'static str {
     }
 }
 
-/// What is saved of a job's program, as [`job_file`] wrote it.
+/// How a job's program is saved, from the setting that [`job_file`] wrote.
 pub(crate) fn read_saves(file: &JobFile) -> Saves {
     let is_whole = file.settings.get(setting::SAVES).is_some_and(|text| text == saves_word(Saves::Process));
     if is_whole { Saves::Process } else { Saves::Points }
 }
 
-/// What a job file says of how a job runs.
+/// The settings of a run, from a job file.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) config: JobConfig,

@@ -7,7 +7,7 @@ use super::run::setting;
 use crate::error::CliError;
 use crate::launch::input::{InputPlan, Readers};
 
-/// Bytes that are kept if nobody says otherwise.
+/// Bytes that are kept by default.
 const LIMIT: u64 = 4_000_000_000;
 
 #[derive(Args, Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ fn checked(readers: Readers, ranks: u32) -> Result<(), CliError> {
     }
 }
 
-/// What a job file says of it.
+/// The job file's settings for standard input.
 pub(super) fn settings(plan: &InputPlan) -> impl Iterator<Item = (String, String)> {
     let tty = plan.has_terminal.then(|| (setting::TTY.to_owned(), "1".to_owned()));
     let streams = [

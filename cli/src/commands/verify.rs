@@ -24,7 +24,7 @@ use crate::text;
 struct Verified {
     verified: bool,
     damaged_decisions: Vec<String>,
-    /// What the nodes have taken over from the job and cannot be read any more, and what the job has noted of its end.
+    /// Unreadable records: those that the nodes took over from the job, and the job's record of its end.
     damaged_records: Vec<String>,
     generations: Vec<VerifiedGeneration>,
 }
@@ -37,7 +37,7 @@ struct VerifiedGeneration {
     nodes: Vec<VerifiedNode>,
 }
 
-/// What a node has of a generation.
+/// A node's part of a generation.
 #[derive(Debug, Serialize)]
 struct VerifiedNode {
     node: usize,
@@ -46,10 +46,10 @@ struct VerifiedNode {
     /// False: it is on another host, and was not looked at.
     is_here: bool,
     images: usize,
-    /// It has a record of its own that the generation is committed. A launcher that died at that instant has left some nodes without it; what
-    /// counts is the job's.
+    /// It has a record of its own that the generation is committed. A launcher that died at that instant has left some nodes without it; the
+    /// job's own record decides.
     committed: bool,
-    /// What it keeps for its group; none if nothing is protected.
+    /// Its protection data for its group; none if nothing is protected.
     protection: Option<Protection>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
         return copies::verify(&place, *generation, key.key()?.as_ref(), json);
     }
     let (directory, file) = open_job(path)?;
-    // Whether bytes are as they were written needs no key; whether somebody else has written others does.
+    // The check for damage needs no key; the check for forged bytes does.
     let encryption = key.encryption_as_before(&file, key.key()?.is_some())?;
     let key = encryption.and_then(|encryption| encryption.image_key());
     let mut directory = directory.encrypted(key.clone());
@@ -96,7 +96,7 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
             if !json {
                 tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
-            // Nodes with directories of their own are read for what they have, and again for what they keep of each other.
+            // Nodes with directories of their own are read for their images, and again for the data that they keep for each other.
             let times = if protection::own_root(&file, path).is_some() { 2 } else { 1 };
             let bytes = found.bytes.saturating_mul(times);
             generations.push(read(
@@ -153,7 +153,7 @@ fn read(
 ) -> Result<VerifiedGeneration, CliError> {
     let mut generation = directory.describe_generation(found, Depth::Records)?;
     let mut nodes = Vec::new();
-    // What is wrong with the records has been said.
+    // Damaged records are in the description already.
     if let Ok(manifest) = directory.manifest(found.id) {
         match protection::own_root(file, path) {
             None => generation.damages.extend(images(directory, &manifest, progress)?),
@@ -240,7 +240,7 @@ fn read_node(
     Ok((of_node, damages))
 }
 
-/// Whether a node has noted that a generation is committed; in words what is wrong with that.
+/// Whether a node has noted that a generation is committed; the error names the problem of its record.
 fn committed(own: &mut JobDirectory<Directory>, manifest: &Manifest) -> Result<bool, String> {
     match own.commit_record(manifest.generation) {
         Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(false),

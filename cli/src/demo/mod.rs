@@ -102,7 +102,8 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
     })
 }
 
-/// The MPI program in the directory that the job will have; inside, why there is none. If somebody wants the demo to end meanwhile, nothing is left of it.
+/// Writes the MPI program into the job's future directory; the inner error is the reason why there is none. If the user ends the demo meanwhile,
+/// nothing is left of it.
 fn make_program(
     arguments: &DemoArguments,
     directory: &std::path::Path,
@@ -190,7 +191,7 @@ fn mpi_plan(
     Ok(Plan { program, provider, is_mpi: true, replacement, saves: Saves::Process, ..native })
 }
 
-/// The file that tells the program that everything has been shown.
+/// The file that ends the program when everything has been shown.
 fn enough_file(directory: &std::path::Path) -> PathBuf {
     directory.join("enough")
 }

@@ -115,7 +115,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Runs a command, and returns its exit code and the line of its standard error that tells the most: the first that speaks of an error, else the last.
+/// Runs a command, and returns its exit code and the most useful line of its standard error: the first one with an error, else the last.
 fn within(command: &mut Command) -> Result<(Option<i32>, String), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);

@@ -1,4 +1,4 @@
-//! What the demo runs on each rank: the integer sort, with bursts of messages in flight at every point.
+//! The demo's program on each rank: the integer sort, with bursts of messages in flight at every point.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ const BURST_MESSAGES: u32 = 32;
 /// Bytes of each of them.
 const BURST_BYTES: usize = 256;
 
-/// What the first rank prints at the end, in one line.
+/// The line that the first rank prints at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Every verification of the sort was successful, and every burst message came once, whole and in order.

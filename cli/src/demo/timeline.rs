@@ -1,4 +1,4 @@
-//! The demo's director and its chronicle: kills a process when the time has come, and writes down what happens.
+//! The demo's director and its chronicle: kills a process when the time has come, and writes down the events.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ use crate::commands::{event_words, say};
 use crate::launch::{Channel, Notice, Observer};
 use crate::text;
 
-/// What is to happen.
+/// The demo's planned events.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     /// Made when everything has been shown: the program then ends.
@@ -30,7 +30,7 @@ pub(crate) struct Script {
     pub(crate) after_kill: u32,
     /// From the last of the generations before it until the kill.
     pub(crate) kill_after: Duration,
-    /// Whom it hits.
+    /// The rank to kill, by its place modulo the number of ranks.
     pub(crate) victim: u64,
     /// When the demo asks the program to end in any case.
     pub(crate) longest: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct GenerationShown {
     ranks: Vec<RankShown>,
 }
 
-/// One rank's image and what it cost. Times in nanoseconds.
+/// One rank's image and its cost. Times in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RankShown {
     rank: u32,

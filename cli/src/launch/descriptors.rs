@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// How many descriptors a process may have: now, and at most if it asks.
 pub(crate) type Descriptors = (rlim_t, rlim_t);
 
-/// Asks for as many descriptors as the launcher of so many ranks needs. Returns what there was before, which ranks are given:
+/// Asks for as many descriptors as the launcher of so many ranks needs. Returns the limits from before, which ranks are given:
 /// programs are made for it.
 pub(crate) fn provide(ranks: u32) -> Result<Descriptors, CliError> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(io::Error::from)?;

@@ -3,10 +3,10 @@
 //!
 //! It reads from a pipe which processes there are, `+PID` and `-PID`, and which worlds of MPI, `=NAME`, and waits for the pipe to end. If it ends without
 //! `done`, the keeper is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
-//! what is half written in the job's directory, unless another launcher has taken it over, and what the MPI libraries of the ranks have left in
-//! memory. The ranks end at the same instant as the launcher, and can no longer be asked what they had. MPICH's files have names that are known from
-//! those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their files, and
-//! seldom later.
+//! half-written files in the job's directory, unless another launcher has taken it over, and files that the MPI libraries of the ranks have left in
+//! memory. The ranks end at the same instant as the launcher, and can no longer be asked for their files. MPICH's files have names that are known
+//! from those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their
+//! files, and seldom later.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, Write as _};
@@ -31,7 +31,7 @@ const GONE_MAX: Duration = Duration::from_secs(2);
 /// How long the lock of a launcher that was killed may outlive it.
 const LOCK_MAX: Duration = Duration::from_secs(1);
 
-/// First and longest time between two looks at what the ranks have in memory; each is twice as long as the one before.
+/// First and longest time between two looks at the ranks' files in memory; each is twice as long as the one before.
 const LOOK_FIRST: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_secs(60);
 
@@ -91,7 +91,7 @@ impl Guard {
 
 /// The guard itself: returns when the launcher is gone and everything is cleaned up.
 pub(crate) fn watch(job: &str, directory: &Path) {
-    // Whatever ends the launcher must not end the guard before it has done its work.
+    // A signal that ends the launcher must not end the guard before it has done its work.
     let _ = SigSet::all().thread_block();
     let notes = Arc::new(Notes::default());
     let looking = Arc::clone(&notes);
@@ -130,7 +130,7 @@ fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// What is known of the ranks.
+/// The ranks' process groups and files that are known.
 #[derive(Debug, Default)]
 struct Noted {
     groups: BTreeSet<i32>,

@@ -38,8 +38,8 @@ pub(crate) const READS_MAX: usize = 4;
 /// Bytes that a pipe holds at most (`/proc/sys/fs/pipe-max-size`); a program may have made its own that large.
 pub(crate) const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Longest wait of a checkpoint, before its record is written, for what the ranks had printed to be shown. A reader that does not read for that long holds up no
-/// checkpoint.
+/// Longest wait of a checkpoint, before its record is written, until the ranks' output has been shown. A reader that does not read for that long
+/// holds up no checkpoint.
 pub(crate) const SHOWN_MAX: Duration = Duration::from_millis(50);
 
 /// Time after which a printer that had no room is asked again.
@@ -51,10 +51,10 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Time after which the beginning of a line is shown, where somebody may wait for it: a prompt.
 pub(crate) const PART_AFTER: Duration = Duration::from_millis(40);
 
-/// Longest wait for keepers to say that their ranks stand still, before the launcher stops itself (Ctrl-Z).
+/// Longest wait for keepers to report that their ranks stand still, before the launcher stops itself (Ctrl-Z).
 pub(crate) const SUSPEND_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of one frame between coordinator and keeper: the longest holds what a rank has done over PMI.
+/// Bytes of one frame between coordinator and keeper: the longest holds a rank's part in PMI.
 pub(crate) const LINK_FRAME_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of a version's name.
@@ -66,10 +66,10 @@ pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 /// Longest wait of a keeper for the first word of the launcher that has started it.
 pub(crate) const LINK_GREETING_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes of lines that a keeper hands over before the coordinator has shown earlier ones; more wait in the pipes of those who print.
+/// Bytes of lines that a keeper hands over before the coordinator has shown earlier ones; more wait in the pipes of the processes that print.
 pub(crate) const LINE_WINDOW_BYTES: u64 = 1 << 20;
 
-/// Longest wait for a keeper to say, when the job is over, that its processes have ended; and to end itself, for what they have printed and its files.
+/// Longest wait for a keeper to report, when the job is over, that its processes have ended; and to end itself, for their output and its files.
 pub(crate) const KEEPER_END_MAX: Duration = Duration::from_secs(10);
 
 /// First and longest time from the end of a keeper's process to the start of another one for its node; twice as long each time that it does not come up.
@@ -106,27 +106,27 @@ pub(crate) const JOBS_MAX: usize = 4096;
 /// Committed generations, the newest ones, which nodes with directories of their own learn before a life begins: from one of these it begins.
 pub(crate) const GENERATIONS_TOLD_MAX: usize = 16;
 
-/// Longest wait for a node to write down a record in its own directory, or to remove what is not kept; each word of progress begins it anew.
+/// Longest wait for a node to write down a record in its own directory, or to remove old generations; each report of progress begins it anew.
 pub(crate) const NODE_ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Time between two lines about a copy that is being written, or brought back.
 pub(crate) const COPY_NEWS_EVERY: Duration = Duration::from_secs(10);
 
-/// Longest time in which a copy makes no progress, or one that is brought back, if nobody says otherwise: more than an object store's request may take with all its
+/// Longest time by default in which a copy makes no progress, or one that is brought back: more than an object store's request may take with all its
 /// attempts.
 pub(crate) const COPY_SILENT_MAX: Duration = Duration::from_secs(180);
 
-/// Images that are packed at once for a copy, on a machine with many processors: what is in memory of each are two parts of an object.
+/// Images that are packed at once for a copy, on a machine with many processors: of each, two parts of an object are in memory.
 pub(crate) const COPY_THREADS_MAX: usize = 8;
 
 /// Time that a copy gets to end when nobody waits for it any longer.
 pub(crate) const COPY_GRACE: Duration = Duration::from_secs(2);
 
-/// A node that says nothing for so long while a generation is protected or rebuilt is given up by the others, and with it that generation's protection.
+/// The others give up a node that is silent for so long while a generation is protected or rebuilt, and with it that generation's protection.
 pub(crate) const PROTECTOR_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest wait for the nodes to say how far they were with a generation that was not protected in time. The checkpoint is lost already; who takes longer is the
-/// one that is looked for.
+/// Longest wait for the nodes to report how far they were with a generation that was not protected in time. The checkpoint is lost already; a node
+/// that takes longer is the one that is looked for.
 pub(crate) const LATE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Attempts to rebuild one generation before a life begins; nodes that were lost meanwhile are asked anew in between.
@@ -135,5 +135,5 @@ pub(crate) const REPAIRS_MAX: u32 = 3;
 /// Time between two words that images are being rebuilt.
 pub(crate) const REPAIR_NEWS_EVERY: Duration = Duration::from_secs(2);
 
-/// Longest wait for a rank to say that it goes over another NIC, or why not: it stands at a point, or is stopped.
+/// Longest wait for a rank to report that it goes over another NIC, or why not: it stands at a point, or is stopped.
 pub(crate) const RAIL_MAX: Duration = Duration::from_secs(10);

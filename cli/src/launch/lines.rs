@@ -1,4 +1,4 @@
-//! What ranks print, line by line, or as it comes.
+//! Output of ranks, line by line, or as it comes.
 
 use std::os::fd::OwnedFd;
 
@@ -28,7 +28,7 @@ impl LineReader {
         LineReader { pipe, held: Vec::new(), is_bare: false }
     }
 
-    /// One that hands out lines with their ends, and at the end, or on demand, what has none.
+    /// A reader that hands out lines with their ends, and at the end, or on demand, a line without one.
     pub(crate) fn bare(pipe: OwnedFd) -> LineReader {
         LineReader { is_bare: true, ..LineReader::new(pipe) }
     }
@@ -42,12 +42,13 @@ impl LineReader {
         &self.pipe
     }
 
-    /// Reads what is there, up to a bound: a rank that never stops printing must not keep the launcher from anything else. `false`: nothing more will come, and the last line has been handed out.
+    /// Reads available bytes, up to a bound: a rank that never stops printing must not keep the launcher from anything else. `false`: nothing more
+    /// will come, and the last line has been handed out.
     pub(crate) fn read(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         self.read_times(READS_MAX, each)
     }
 
-    /// Reads all that a pipe can hold: whatever was printed before this call has been handed out, but for a line that has no end yet.
+    /// Reads all that a pipe can hold: afterwards all output from before this call has been handed out, but for a line that has no end yet.
     pub(crate) fn drain(&mut self, each: &mut dyn FnMut(&[u8])) -> bool {
         self.read_times(PIPE_BYTES_MAX.div_ceil(READ_BYTES) + 1, each)
     }

@@ -1,4 +1,4 @@
-//! What the processes of an MPI job have mapped: whether the provider is among it, and no shared memory of an MPI library.
+//! Mappings of the processes of an MPI job: whether they include the provider, and no shared memory of an MPI library.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::mpi::is_mpi_library;
 /// Names of files through which MPI libraries share memory between processes of one host.
 const SHARED_BY_MPI: [&str; 5] = ["mpich_", "Intel_MPI", "sm_segment", "vader_segment", "psm_shm"];
 
-/// What was found.
+/// The result of a look.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Findings {
     /// Members in none of whose processes the provider is loaded.
@@ -25,7 +25,7 @@ pub(crate) struct Findings {
     pub(crate) files: BTreeSet<PathBuf>,
 }
 
-/// Looks at processes, which are named by their groups: the program may be a child of what was started.
+/// Looks at processes, which are named by their groups: the program may be a child of the started process.
 pub(crate) fn look(members: &[(Member, Pid)], provider: &Path) -> Findings {
     let groups = members.iter().map(|(member, group)| (group.as_raw(), *member)).collect();
     judge(&maps_of(&groups), &provider.to_string_lossy())
@@ -47,8 +47,8 @@ pub(crate) fn files_of_world(name: &str) -> [PathBuf; 2] {
 }
 
 /// Removes files that killed processes have left in memory, and those of other processes of their worlds: libraries name them alike but for a number
-/// at the end, and who was killed at the begin of its life was never looked at. Nobody else has files of these names: processes of this job had
-/// them mapped.
+/// at the end, and a process that was killed at the begin of its life was never looked at. Nobody else has files of these names: processes of this
+/// job had them mapped.
 pub(crate) fn remove(files: impl IntoIterator<Item = PathBuf>) {
     let files: BTreeSet<PathBuf> = files.into_iter().collect();
     let stems: BTreeSet<PathBuf> = files.iter().filter_map(|file| without_number(file)).collect();
@@ -94,7 +94,7 @@ fn maps_of(groups: &BTreeMap<i32, Member>) -> BTreeMap<Member, String> {
             .or_default()
             .push_str(&std::fs::read_to_string(entry.path().join("maps")).unwrap_or_default());
     }
-    // Of one that has just ended nothing can be said: how it ended is.
+    // Nothing can be found out about a process that has just ended; its status is reported.
     maps.retain(|_, text| !text.is_empty());
     maps
 }

@@ -4,7 +4,7 @@
 //!   launcher                      a keeper's process for each node
 //!   Job (coordinator)  <--------> Keeper
 //!   PMI server            wire       |
-//!        |                        Process per rank: socket (control messages), socket (PMI), two pipes (what it prints)
+//!        |                        Process per rank: socket (control messages), socket (PMI), two pipes (its output)
 //!   StoreWorker                      and per spawned process: socket (PMI), two pipes
 //!   (records, a thread)
 //! ```
@@ -82,7 +82,7 @@ pub(crate) struct Plan {
     pub(crate) job: JobId,
     /// How many ranks.
     pub(crate) ranks: u32,
-    /// What they run.
+    /// The program that they run.
     pub(crate) program: Program,
     /// The job's directory.
     pub(crate) directory: PathBuf,
@@ -98,7 +98,7 @@ pub(crate) struct Plan {
     pub(crate) counter_last: u32,
     /// Where they run, in the order of their numbers: at least one node.
     pub(crate) nodes: Vec<Node>,
-    /// What tags of data frames cover.
+    /// The part of data frames that their tags cover.
     pub(crate) auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
     pub(crate) provider: Option<PathBuf>,
@@ -108,7 +108,7 @@ pub(crate) struct Plan {
     pub(crate) mpi_problem: Option<String>,
     /// The MPI library that it gets in place of its own.
     pub(crate) replacement: Option<Replacement>,
-    /// What is saved of it.
+    /// How it is saved.
     pub(crate) saves: Saves,
     /// Each rank has a pid namespace, in which a restored process gets the ids that it had.
     pub(crate) keeps_ids: bool,
@@ -120,11 +120,11 @@ pub(crate) struct Plan {
     pub(crate) flush: Option<Flush>,
     /// How images are encrypted, if they are.
     pub(crate) encryption: Option<Encryption>,
-    /// The copy that nodes bring what they have lost from.
+    /// The copy from which nodes fetch their lost files.
     pub(crate) fetch: Option<Fetch>,
-    /// What is done with standard input.
+    /// How standard input is used.
     pub(crate) input: input::InputPlan,
-    /// What keepers are started for.
+    /// The task for which keepers are started.
     pub(crate) purpose: Purpose,
 }
 
@@ -157,12 +157,12 @@ pub(crate) mod setting {
     pub(crate) const NODE_DIRECTORY: &str = "node-directory";
 }
 
-/// What keepers are started for.
+/// The task for which keepers are started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// A job that runs to its end.
     Run,
-    /// To rebuild what nodes have lost; no rank is started.
+    /// To rebuild lost data of nodes; no rank is started.
     Repair,
 }
 
@@ -184,14 +184,14 @@ impl Plan {
     }
 }
 
-/// A node, and what of the job runs there.
+/// A node, and its part of the job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
-    /// What people call it, if not by this host's name.
+    /// Its name for people, if it is not this host's.
     pub(crate) name: Option<String>,
     /// As the remote shell takes it; `None`: here.
     pub(crate) host: Option<String>,
-    /// What starts a program there, before the host's name.
+    /// The command that starts a program there, before the host's name.
     pub(crate) remote_shell: Vec<OsString>,
     /// Ranks there.
     pub(crate) ranks: u32,
@@ -199,7 +199,7 @@ pub(crate) struct Node {
     pub(crate) bind: SocketAddr,
     /// The node on its other networks, over which parity goes, too.
     pub(crate) further: Vec<IpAddr>,
-    /// What it fails together with, if somebody has named that.
+    /// The failure domain that somebody has named for it, if any.
     pub(crate) domain: Option<String>,
 }
 
@@ -228,16 +228,16 @@ impl Node {
         Addresses { first: self.bind.ip(), further: self.further.clone() }
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub(crate) fn name(&self) -> String {
         self.name.clone().unwrap_or_else(node_name)
     }
 }
 
-/// What an image of a rank holds.
+/// The contents of a rank's image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Saves {
-    /// What the program itself names, at points of its own.
+    /// The data that the program itself names, at points of its own.
     Points,
     /// Its whole process, at any instant.
     Process,
@@ -246,7 +246,7 @@ pub(crate) enum Saves {
 /// How a job has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// What the coordinator says.
+    /// The coordinator's final report.
     pub(crate) report: FinalReport,
     /// Its ranks were programs of an MPI library.
     pub(crate) is_mpi: bool,
@@ -255,11 +255,11 @@ pub(crate) struct Outcome {
     /// Why checkpoints have failed, each reason with how often; and why the last one has, if none was committed after it.
     pub(crate) unsaved: Vec<(String, u64)>,
     pub(crate) failing: Option<String>,
-    /// What a person should know although nothing has failed by it.
+    /// Problems that have not made the job fail.
     pub(crate) warnings: Vec<String>,
     /// The newest generation of which there is a copy outside the nodes.
     pub(crate) copied: Option<GenerationId>,
-    /// What the nodes had, before the last life began.
+    /// The nodes' findings and repairs before the last life began.
     pub(crate) repairs: Repairs,
 }
 
@@ -281,7 +281,7 @@ fn epoll_timeout(left: Option<Duration>) -> EpollTimeout {
     match left {
         None => EpollTimeout::NONE,
         Some(Duration::ZERO) => EpollTimeout::ZERO,
-        // Rounded up, so that what is due is due when we look.
+        // Rounded up, so that a deadline has passed when we look.
         Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX),
     }
 }

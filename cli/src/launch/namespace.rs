@@ -29,14 +29,14 @@ use nix::unistd::{Pid, getegid, geteuid, pipe2};
 /// The command of this program that is the first process of a namespace.
 pub(crate) const FIRST_COMMAND: &str = "__first";
 
-/// Ids below are left to what a system starts first: the kernel, too, begins there again when it has come to the end.
+/// Ids below are left to the first processes of a system: the kernel, too, begins there again when it has come to the end.
 const IDS_BEGIN: u32 = 300;
 
 /// `CAP_SYS_ADMIN`: to make namespaces and to mount. `CAP_CHECKPOINT_RESTORE`: to choose ids.
 const RIGHT_NAMESPACES: u32 = 21;
 const RIGHT_IDS: u32 = 40;
 
-/// What may fail on the way.
+/// Steps that may fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Users,
@@ -113,7 +113,7 @@ pub(crate) struct NamespaceError {
 }
 
 impl NamespaceError {
-    /// What does not work, and what to do about it.
+    /// The problem, and its cure.
     pub(crate) fn parts(error: &io::Error) -> (String, &'static str) {
         let own = error.get_ref().and_then(|error| error.downcast_ref::<NamespaceError>());
         own.map_or_else(
@@ -125,7 +125,7 @@ impl NamespaceError {
     }
 }
 
-/// What a rank is in its namespace.
+/// The process that a rank needs in its namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
     /// A new process. Its id is one that nobody has on this host; those of its threads and children come from its own part of all ids.
@@ -145,7 +145,7 @@ pub(crate) struct Namespaces {
     ids_end: u32,
 }
 
-/// A process that is being started, and the end of the pipe by which it says how far it is.
+/// A process that is being started, and the end of the pipe by which it reports how far it is.
 #[derive(Debug)]
 pub(crate) struct Starting {
     told: OwnedFd,
@@ -262,7 +262,7 @@ type StartReport = [i32; 3];
 const FAILED: i32 = 0;
 const STARTED: i32 = 1;
 
-/// What the starter needs.
+/// The arguments of the starter.
 struct Entering {
     users: Option<RawFd>,
     program: CString,
@@ -317,13 +317,13 @@ impl Entering {
         let pid = clone_beside(Some(id)).map_err(|errno| (Step::Id, errno))?;
         if pid != 0 {
             self.tell([STARTED, first, pid]);
-            // SAFETY: ends this process at once, with nothing of what the keeper had planned for its own end.
+            // SAFETY: ends this process at once, and runs none of the keeper's destructors or exit handlers.
             unsafe { libc::_exit(0) };
         }
         self.settle(last)
     }
 
-    /// Starts the first process, and waits until it is known as what it is.
+    /// Starts the first process, and waits until it is known as the first process.
     fn start_first(&self) -> Result<i32, (Step, Errno)> {
         let (ready, tells) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| (Step::First, errno))?;
         let pid = clone_beside(None).map_err(|errno| (Step::First, errno))?;
@@ -374,7 +374,7 @@ impl Entering {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong);
             done(libc::unshare(libc::CLONE_NEWNS), Step::Mounts)?;
             let (none, root, proc) = (std::ptr::null(), c"/".as_ptr(), c"proc".as_ptr());
-            // What is mounted outside later comes to be here, too, and nothing the other way.
+            // Later mounts outside become visible here, but none from here outside.
             let slave = libc::MS_REC | libc::MS_SLAVE;
             done(libc::mount(none, root, none, slave, std::ptr::null()), Step::Mounts)?;
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -391,7 +391,7 @@ fn done(answer: c_int, step: Step) -> Result<(), (Step, Errno)> {
     if answer == 0 { Ok(()) } else { Err((step, Errno::last())) }
 }
 
-/// Where the ids of a new namespace begin: each rank of a job has its own part, so that what it starts is not called as what others start.
+/// The begin of a new namespace's ids. Each rank of a job has its own part, so that its processes get other ids than those of other ranks.
 fn first_of_part(own: u32, part: u32, parts: u32, ids_end: u32) -> u32 {
     let width = u64::from(ids_end) / (u64::from(parts) + 1);
     let begin = (u64::from(own) + width * (u64::from(part) + 1)) % u64::from(ids_end.max(1));
@@ -415,7 +415,7 @@ fn clone_beside(id: Option<u32>) -> Result<i32, Errno> {
 }
 
 fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
-    // SAFETY: system calls on a constant string and bytes that live; what was opened is closed.
+    // SAFETY: system calls on a constant string and bytes that live; the opened descriptor is closed.
     unsafe {
         let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if fd < 0 {
@@ -460,7 +460,7 @@ fn raise_right() -> Result<(), Errno> {
     let [.., inheritable] = &mut rights;
     *inheritable |= 1 << (RIGHT_IDS - 32);
     let ambient = libc::PR_CAP_AMBIENT_RAISE as c_ulong;
-    // SAFETY: the kernel reads what lies in this frame, and takes numbers.
+    // SAFETY: the kernel reads values in this frame, and takes numbers.
     unsafe {
         if libc::syscall(libc::SYS_capset, header.as_mut_ptr(), rights.as_ptr()) != 0
             || libc::prctl(libc::PR_CAP_AMBIENT, ambient, c_ulong::from(RIGHT_IDS), 0, 0) != 0
@@ -477,7 +477,7 @@ fn quiet(mut command: Command) -> Command {
     command
 }
 
-/// A user namespace in which this user is who it is outside, and nobody else is anybody.
+/// A user namespace in which this user has the same id as outside, and nobody else has one.
 fn make_users() -> io::Result<OwnedFd> {
     let map = |id: u32| format!("{id} {id} 1\n");
     let (users, groups) = (map(geteuid().as_raw()), map(getegid().as_raw()));

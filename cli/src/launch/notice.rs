@@ -1,4 +1,4 @@
-//! What a running job tells.
+//! Notices of a running job.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use super::lines::Channel;
 /// Something that happened to a job.
 #[derive(Debug)]
 pub(crate) enum Notice<'a> {
-    /// What the coordinator says.
+    /// An event of the coordinator.
     Event(&'a Event),
     /// A process exists.
     Spawned {
@@ -40,12 +40,12 @@ pub(crate) enum Notice<'a> {
         generation: GenerationId,
         damages: &'a [Damage],
     },
-    /// A generation that cannot be restored from what the nodes have, and why.
+    /// A generation that cannot be restored from the nodes' data, and why.
     Lost {
         generation: GenerationId,
         why: &'a str,
     },
-    /// What nodes have lost is rebuilt.
+    /// Progress of rebuilding lost data of nodes.
     Repair {
         words: &'a str,
     },
@@ -59,7 +59,7 @@ pub(crate) enum Notice<'a> {
         host: &'a str,
         why: &'a str,
     },
-    /// The job has not come up for a while, how far it is, and what is in the way.
+    /// The job has not come up for a while, how far it is, and the obstacle.
     NotRunningYet {
         status: &'a JobStatus,
         why: Option<&'a str>,
@@ -74,7 +74,7 @@ pub(crate) enum Notice<'a> {
         source: Source,
         words: &'a str,
     },
-    /// A rank sent what no rank sends, or does not read: it is ended.
+    /// A rank sent an invalid message, or does not read: it is ended.
     Misbehaves {
         rank: Rank,
         reason: String,
@@ -131,7 +131,7 @@ pub(crate) enum CopyNotice<'a> {
     LeftOut { generation: GenerationId },
     /// The job is over, and one is still being written.
     Awaited(SoFar),
-    /// A person was asked to say once more that it is not to be waited for.
+    /// A person was asked to signal once more, to end the wait for a copy.
     Again,
     /// One has made no progress for so long, and is given up.
     Silent { so_far: SoFar, patience: Duration },
@@ -169,7 +169,7 @@ pub(crate) trait Observer {
     /// Something happened, so long after the start.
     fn notice(&mut self, at: Duration, notice: &Notice<'_>);
 
-    /// Whether it has room for more lines of the ranks. While it has none, nobody reads what they print.
+    /// Whether it has room for more lines of the ranks. While it has none, nobody reads their output.
     fn takes_lines(&self) -> bool {
         true
     }

@@ -8,12 +8,12 @@ use ckpt_glue::pmi::Member;
 
 use super::limits::{PMI_QUEUE_BYTES_MAX, READ_BYTES};
 
-/// Names the environment variable with the number of the inherited socket, and those with who and how many.
+/// Names the environment variable with the number of the inherited socket, and those with the rank and the number of ranks.
 pub(crate) const FD_VARIABLE: &str = "PMI_FD";
 pub(crate) const RANK_VARIABLE: &str = "PMI_RANK";
 pub(crate) const SIZE_VARIABLE: &str = "PMI_SIZE";
 
-/// Tells a process that others have spawned it, and wait for it.
+/// Marks a process that others have spawned and wait for.
 pub(crate) const SPAWNED_VARIABLE: &str = "PMI_SPAWNED";
 
 /// Ranks on this host, and which of them this is: programs choose a device by it, and the provider knows that nobody has to be
@@ -21,7 +21,7 @@ pub(crate) const SPAWNED_VARIABLE: &str = "PMI_SPAWNED";
 pub(crate) const LOCAL_SIZE_VARIABLE: &str = "MPI_LOCALNRANKS";
 pub(crate) const LOCAL_RANK_VARIABLE: &str = "MPI_LOCALRANKID";
 
-/// What came over a socket.
+/// Data received from a socket.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
@@ -67,7 +67,7 @@ impl PmiLines {
         self.0.get(&member).is_none_or(|line| line.waiting.len() <= PMI_QUEUE_BYTES_MAX)
     }
 
-    /// Sends what waits, as far as the process reads.
+    /// Sends the waiting bytes, as far as the process reads.
     pub(crate) fn flush(&mut self, member: Member) {
         let Some(line) = self.0.get_mut(&member) else { return };
         let mut sent = 0;
@@ -76,14 +76,14 @@ impl PmiLines {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // It has ended; its status says how.
+                // It has ended; its status shows how.
                 Err(_) => sent = line.waiting.len(),
             }
         }
         line.waiting.drain(..sent);
     }
 
-    /// Reads what has come, up to a bound: who asks without end must not keep the launcher from others.
+    /// Reads available bytes, up to a bound: a process that sends without end must not keep the launcher from others.
     pub(crate) fn hear(&mut self, member: Member) -> Received {
         let Some(line) = self.0.get_mut(&member) else { return Received { bytes: Vec::new(), closed: true } };
         let mut bytes = vec![0; READ_BYTES];

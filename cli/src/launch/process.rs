@@ -1,4 +1,4 @@
-//! The processes of a job: of a rank, and of what ranks spawn.
+//! The processes of a job: of a rank, and those that ranks spawn.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -32,11 +32,11 @@ use super::pmi;
 use crate::error::CliError;
 use crate::mpi::environment::is_foreign;
 
-/// Names the environment variables that tell a program which rank it is without opening a session.
+/// Names the environment variables from which a program learns its rank without opening a session.
 const RANK_VARIABLE: &str = "STILLWIRE_RANK";
 const RANKS_VARIABLE: &str = "STILLWIRE_RANKS";
 
-/// What to start.
+/// A program to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Program and arguments.
@@ -63,13 +63,13 @@ impl Program {
         Ok(said.map_or(Ok(NicChoice::Auto), |nic| nic.to_string_lossy().parse())?)
     }
 
-    /// Has ranks reach other hosts over this NIC, whatever was said before.
+    /// Has ranks reach other hosts over this NIC; it replaces an earlier choice.
     pub(crate) fn set_nic(&mut self, nic: &NicChoice) {
         self.environment.retain(|(name, _)| name != NIC_VARIABLE);
         self.environment.push((NIC_VARIABLE.into(), nic.to_string().into()));
     }
 
-    /// What the ranks' drivers will read in their environment.
+    /// Checks the variables that the ranks' drivers will read in their environment.
     fn check_rails(&self) -> Result<(), RailsError> {
         let nic = self.nic()?;
         if let Some(rails) = self.variable(RAILS_VARIABLE) {
@@ -135,7 +135,7 @@ pub(crate) struct PidNamespace<'a> {
 pub(crate) struct Process {
     pub(crate) group: Group,
     pub(crate) life: Life,
-    /// Its provider has opened an endpoint, and said over which NIC.
+    /// Its provider has opened an endpoint, and reported its NIC.
     pub(crate) has_network: bool,
     stream: UnixStream,
     writer: ControlWriter,
@@ -147,21 +147,21 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Stdin {
     pub(crate) pipe: OwnedFd,
-    /// What was written into it, as [`session::input`] has it.
+    /// The number of bytes written into it, in the form of [`session::input`].
     pub(crate) count: OwnedFd,
 }
 
-/// A rank's ends of what it shares with the keeper, besides the socket of control messages.
+/// A rank's ends of the descriptors that it shares with the keeper, besides the socket of control messages.
 #[derive(Debug)]
 pub(crate) struct RankEnds {
     pub(crate) pmi: UnixStream,
     /// `None`: nothing is to be read there.
     pub(crate) stdin: Option<Stdin>,
-    /// What it reads from and prints to, in place of pipes.
+    /// The terminal that it reads from and prints to, in place of pipes.
     pub(crate) terminal: Option<Terminal>,
 }
 
-/// The pipes that carry what a process prints.
+/// The pipes of a process's output.
 #[derive(Debug)]
 pub(crate) struct Pipes {
     pub(crate) stdout: OwnedFd,
@@ -180,11 +180,11 @@ impl Pipes {
     }
 }
 
-/// What came over a rank's connection.
+/// Data received over a rank's connection.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     pub(crate) controls: Vec<Control>,
-    /// The connection is of no use any more: the rank closed it, or sent what no rank sends.
+    /// The connection is of no use any more: the rank closed it, or sent an invalid message.
     pub(crate) closed: bool,
     pub(crate) malformed: Option<Malformed>,
 }
@@ -200,7 +200,7 @@ pub(crate) struct SpawnSpec {
     pub(crate) pmi: UnixStream,
     /// Where the provider finds the job's key, as a variable.
     pub(crate) key: Option<(&'static str, PathBuf)>,
-    /// What a process that is no rank tells ranks that are saved as whole processes.
+    /// The parent job, which a spawned process reports to ranks that are saved as whole processes.
     pub(crate) parent_job: Option<String>,
 }
 
@@ -273,7 +273,7 @@ impl Group {
     }
 }
 
-/// A program with what every process of a job has. It dies with this thread: a launcher that is killed leaves no process.
+/// A program with the settings of every process of a job. It dies with this thread: a launcher that is killed leaves no process.
 /// It is to be put into a group of its own: so it can be ended with everything that it started, and Ctrl-C reaches the launcher alone.
 fn command(program: &Program, spec: &SpawnSpec) -> Command {
     let mut command = Command::new(&program.command[0]);
@@ -387,7 +387,7 @@ impl Process {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits, as far as the rank reads.
+    /// Sends the waiting bytes, as far as the rank reads.
     pub(crate) fn flush(&mut self) {
         let mut sent = 0;
         while sent < self.waiting.len() {
@@ -395,14 +395,14 @@ impl Process {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // It has ended; its status says how.
+                // It has ended; its status shows how.
                 Err(_) => sent = self.waiting.len(),
             }
         }
         self.waiting.drain(..sent);
     }
 
-    /// Reads what has come.
+    /// Reads available bytes.
     pub(crate) fn hear(&mut self) -> Received {
         let mut heard = Received::default();
         let mut chunk = vec![0; READ_BYTES];
@@ -438,7 +438,7 @@ fn prepare_child(command: &mut Command, inherited: [i32; 3], descriptors: Descri
     // fcntl, setrlimit) without allocation or locks, and the closure captures integers.
     unsafe {
         command.pre_exec(move || {
-            // Whatever the launcher itself was given: a program that is to be saved holds nothing that it does not know of.
+            // Also descriptors that the launcher itself was given: a program that is to be saved holds nothing that it does not know of.
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             for number in inherited {
                 let fd = std::os::fd::BorrowedFd::borrow_raw(number);

@@ -1,7 +1,7 @@
 //! Where people's commands find running jobs.
 //!
 //! A folder for each job below `$XDG_RUNTIME_DIR/stillwire` (else `/tmp/stillwire-UID`), which only the user can enter: a
-//! file that says what the job is, and a socket on which its launcher answers.
+//! file that describes the job, and a socket on which its launcher answers.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -20,7 +20,7 @@ use crate::error::CliError;
 const INFO: &str = "info.json";
 const SOCKET: &str = "control";
 
-/// What a job is, for `ps`.
+/// A job, for `ps`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct JobInfo {
     /// Its id, 32 hexadecimal digits.
@@ -116,7 +116,7 @@ pub(crate) fn find(name: &str) -> Result<JobInfo, CliError> {
     }
 }
 
-/// The user's own folder. Nobody else may enter it: a user who can reach a job's socket can stop the job.
+/// The user's own folder. Nobody else may enter it: anyone who can reach a job's socket can stop the job.
 pub(crate) fn runtime_directory() -> Result<PathBuf, CliError> {
     let root = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(root) if root.is_absolute() && root.is_dir() => root.join("stillwire"),

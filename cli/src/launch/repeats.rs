@@ -1,4 +1,4 @@
-//! What is said of a problem that comes again: in full the first time, then how often, from time to time.
+//! Reports of a repeated problem: in full the first time, then how often, from time to time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// Problems that are remembered; of more, the one that has not come for the longest time is forgotten.
 const PROBLEMS_MAX: usize = 64;
 
-/// What to say of a problem.
+/// The report that a problem needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Say {
     /// All of it.
     InFull,
-    /// That it has come so many times by now, this time included.
+    /// How often it has come by now, this time included.
     Again { times: u64 },
     /// Nothing, for now.
     Nothing,
@@ -26,7 +26,7 @@ pub(crate) enum Say {
 #[derive(Clone, Copy, Debug)]
 struct Problem {
     times: u64,
-    /// When it was said last, and when it came last.
+    /// When it was reported last, and when it came last.
     said: Duration,
     came: Duration,
 }
@@ -65,7 +65,7 @@ impl Repeats {
         }
     }
 
-    /// The problems of this subject have gone away: one that comes back is said in full.
+    /// The problems of this subject have gone away: one that comes back is reported in full.
     pub(crate) fn over(&mut self, subject: &'static str) {
         self.0.retain(|(of, _), _| *of != subject);
     }
@@ -79,7 +79,7 @@ impl Repeats {
     }
 }
 
-/// Words without their numbers: of what is written together, all that begins with a digit counts as one, and so does a hexadecimal number.
+/// Words without their numbers: letters and digits that follow a first digit count as one number, and so does a hexadecimal number.
 pub(crate) fn kind(words: &str) -> String {
     let mut kind = String::with_capacity(words.len());
     let mut rest = words;
@@ -143,7 +143,7 @@ mod tests {
             Say::Nothing,
             "that of another subject is still there"
         );
-        // Nobody has said that it has gone.
+        // `over` has not been called.
         assert_eq!(repeats.note(at(599), SUBJECT, "full"), Say::Again { times: 2 });
         assert_eq!(repeats.note(at(1199), SUBJECT, "full"), Say::InFull);
     }

@@ -29,11 +29,11 @@ pub(crate) const NO_CHECKPOINTS: &str = concat!(
     checkpoint_options!()
 );
 
-/// What a command asks.
+/// A command's request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// What are you doing?
+    /// Report the job's status.
     Status,
     /// Take a checkpoint, and answer when it is durable or has failed.
     Checkpoint,
@@ -43,7 +43,7 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// What has become of a wish of another NIC at one rank.
+/// The outcome of a request for another NIC at one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RailOutcome {
     pub(crate) rank: u32,
@@ -53,7 +53,7 @@ pub(crate) struct RailOutcome {
     pub(crate) refused: Option<String>,
 }
 
-/// What a job answers.
+/// A job's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -63,13 +63,13 @@ pub(crate) enum Answer {
     Committed(Committed),
     /// To [`Request::Rail`].
     Rails { ranks: Vec<RailOutcome> },
-    /// What was asked for does not come about, and why.
+    /// Why the request failed.
     Failed { reason: String },
     /// The job is being ended.
     Stopping,
 }
 
-/// A checkpoint that is durable, and when what of it was done: milliseconds since it was ordered.
+/// A checkpoint that is durable, and the times of its phases: milliseconds since it was ordered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Committed {
     pub(crate) generation: String,
@@ -80,13 +80,13 @@ pub(crate) struct Committed {
     pub(crate) pause_ns: u64,
     /// When every image was durable where it was written.
     pub(crate) written_ms: u64,
-    /// When every node kept what protects it; none: nothing is protected.
+    /// When every node held its protection data; none: nothing is protected.
     pub(crate) protected_ms: Option<u64>,
-    /// What that took on each node.
+    /// The cost of protecting on each node.
     pub(crate) nodes: Vec<NodeEffort>,
 }
 
-/// What protecting took on a node.
+/// The cost of protecting on a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeEffort {
     pub(crate) node: u32,
@@ -102,16 +102,16 @@ struct Progressed {
     protected: Option<(Instant, Vec<NodeEffort>)>,
 }
 
-/// What the launcher has to do about a command.
+/// The launcher's action on a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answered {
     /// Nothing.
     Wait,
-    /// Tell it what the job is doing.
+    /// Send it the job's status.
     Status,
     /// Ask the coordinator for a checkpoint.
     Checkpoint,
-    /// Tell a rank, or all, of the wish of another NIC.
+    /// Forward the request for another NIC to a rank, or to all.
     Rail { rank: Option<u32>, nic: String },
     /// End the job.
     Stop,
@@ -119,7 +119,7 @@ pub(crate) enum Answered {
     Gone,
 }
 
-/// What a client waits for. An epoch that had begun before it asked is not what it asked for.
+/// The event that a client waits for. An epoch that had begun before the request does not answer it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
     Nothing,
@@ -133,12 +133,12 @@ enum Awaited {
 struct Client {
     stream: UnixStream,
     held: Vec<u8>,
-    /// What it has not read yet of the answers.
+    /// The part of the answers that it has not read yet.
     unsent: Vec<u8>,
     awaited: Awaited,
 }
 
-/// The job's socket and who is connected to it.
+/// The job's socket and its clients.
 #[derive(Debug)]
 pub(crate) struct Requests {
     listener: UnixListener,
@@ -178,7 +178,7 @@ impl Requests {
         }
     }
 
-    /// Reads from a connection, and answers what can be answered at once.
+    /// Reads from a connection, and answers requests that need no waiting at once.
     pub(crate) fn read(&mut self, number: u64, is_never_saved: bool) -> Answered {
         let Some(client) = self.clients.get_mut(&number) else { return Answered::Gone };
         client.flush();
@@ -227,7 +227,7 @@ impl Requests {
         answered
     }
 
-    /// Tells a command what the job is doing.
+    /// Sends a command the job's status.
     pub(crate) fn tell(&mut self, number: u64, status: Status) {
         self.answer_one(number, &Answer::Status(status));
     }
@@ -244,7 +244,7 @@ impl Requests {
         self.clients.get(&number).map(|client| (&client.stream, !client.unsent.is_empty()))
     }
 
-    /// Answers those who wait for a checkpoint. `words`: why one has failed.
+    /// Answers the clients that wait for a checkpoint. `words`: why one has failed.
     pub(crate) fn on_event(&mut self, event: &Event, words: impl Fn(&AbandonReason) -> String) {
         match event {
             // Requests that come in the same instant are one, for every asker: this is the first since they asked.
@@ -265,7 +265,7 @@ impl Requests {
                 let reason = format!("epoch {epoch} was abandoned: {}", words(reason));
                 self.answer(Awaited::Outcome(*epoch), &Answer::Failed { reason });
             }
-            // Who still waits for an epoch of the life before waits for a record that was being written at its end.
+            // A client that still waits for an epoch of the life before waits for a record that was being written at its end.
             Event::LifeBegun { .. } => {
                 let reason = "the job went back while the checkpoint was being committed; `stillwire ls` shows whether it was";
                 let left =
@@ -281,7 +281,7 @@ impl Requests {
         self.progressed = Some(Progressed { generation, written: at, protected: None });
     }
 
-    /// Every node keeps what protects it.
+    /// Every node holds its protection data.
     pub(crate) fn note_protected(&mut self, generation: GenerationId, at: Instant, nodes: Vec<NodeEffort>) {
         if let Some(progressed) = self.progressed.as_mut().filter(|so_far| so_far.generation == generation) {
             progressed.protected = Some((at, nodes));
@@ -319,7 +319,7 @@ impl Requests {
 }
 
 impl Client {
-    /// The answer to what it waits for.
+    /// The answer for which it waits.
     fn end(&mut self, answer: &Answer) {
         self.awaited = Awaited::Nothing;
         self.answer(answer);
@@ -331,7 +331,7 @@ impl Client {
         self.flush();
     }
 
-    /// Sends what it has room for.
+    /// Sends as much as its socket has room for.
     fn flush(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {

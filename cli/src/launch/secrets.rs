@@ -1,5 +1,5 @@
-//! What of the launcher's environment is its own: neither keepers nor ranks get it, so no image of a whole process holds it, and no other user of the ranks' hosts finds it
-//! in what those print of their environment.
+//! Variables that only the launcher may have: neither keepers nor ranks get them. So no image of a whole process holds them, and no other user of the
+//! ranks' hosts finds them where ranks print their environment.
 
 use copies::CopyLocation;
 
@@ -8,11 +8,11 @@ use super::Plan;
 /// Names the variable with the key of images and copies.
 pub(crate) const KEY_VARIABLE: &str = "STILLWIRE_KEY";
 
-/// With what an object store lets somebody in.
+/// The variables with an object store's credentials.
 const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
-/// The variables that no process of a job gets. Credentials are the launcher's own only if it uses them: a program may have an object store, too. What a person gives
-/// to the program by name (`--env`) it has all the same.
+/// The variables that no process of a job gets. Credentials are the launcher's own only if it uses them: a program may have an object store, too. A
+/// program gets every variable that a person gives it by name (`--env`).
 pub(crate) fn withheld(plan: &Plan) -> impl Iterator<Item = &'static str> {
     let places = plan.flush.iter().map(|flush| &flush.to).chain(plan.fetch.iter().map(|fetch| &fetch.from));
     let credentials =

@@ -1,4 +1,4 @@
-//! What a job is doing, as its launcher tells people's commands.
+//! A job's status, as its launcher reports it to people's commands.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::WirePhase;
 
-/// What a job is doing.
+/// A job's status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) phase: String,
@@ -37,7 +37,7 @@ pub(crate) struct Failing {
     pub(crate) ms_ago: u64,
 }
 
-/// What one rank is doing.
+/// A rank's status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RankStatus {
     pub(crate) rank: u32,

@@ -24,10 +24,10 @@ use super::{Encryption, Plan};
 use crate::convert;
 use crate::error::CliError;
 
-/// What the store is asked to do, in this order.
+/// The tasks of the store, in this order.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Refuse commits of older lives, then say what is the newest generation.
+    /// Refuse commits of older lives, then report the newest generation.
     Fence {
         counter: u32,
         refuse_below: u32,
@@ -38,20 +38,20 @@ pub(crate) enum Task {
         decisions: Vec<store::Decision>,
         generation: GenerationId,
     },
-    /// Make records whole that are damaged or lost, from what nodes have of them.
+    /// Repair records that are damaged or lost, from the nodes' copies.
     RepairRecords {
         decisions: Vec<store::Decision>,
         /// Oldest first.
         manifests: Vec<Manifest>,
     },
-    /// Have the job file say this.
+    /// Replace the job file by this one.
     Keep(Box<JobFile>),
-    /// Every rank has restored what the decision named, and so read every byte of it.
+    /// Every rank has restored the generation of the decision, and so read every byte of it.
     Restored,
     Commit {
         generation: glue::GenerationId,
         images: Vec<ImageReport>,
-        /// What ranks had read of standard input, if somebody may need to know.
+        /// The readers' positions in standard input, if somebody may need them.
         positions: Option<Positions>,
     },
     /// Remove old generations, but for those that are being copied.
@@ -64,11 +64,11 @@ pub(crate) enum Task {
     End(Life),
     /// Nothing runs any more: leave nothing half done behind.
     Discard,
-    /// Say what is decided and committed.
+    /// Read the decisions and commits.
     Records,
 }
 
-/// What is decided and committed, as the job's own directory says.
+/// Decisions and commits, from the job's own directory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Records {
     /// Oldest first.
@@ -82,13 +82,13 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Some generation is committed, whatever there is of it.
+    /// Some generation is committed, whether or not it can be read.
     pub(crate) fn are_of_any(&self) -> bool {
         !self.manifests.is_empty() || !self.damaged.is_empty()
     }
 }
 
-/// What has become of it.
+/// The outcome of a task.
 #[derive(Debug)]
 pub(crate) enum Done {
     Fenced {
@@ -97,10 +97,10 @@ pub(crate) enum Done {
         nonce: u64,
         /// Newer generations that cannot be restored.
         refused: Vec<(GenerationId, Vec<Damage>)>,
-        /// What nodes with directories of their own need to know.
+        /// The records that nodes with directories of their own need.
         records: Records,
     },
-    /// The store cannot be read; nobody knows what is committed.
+    /// The store cannot be read; nobody knows which generations are committed.
     FenceFailed(StoreError),
     Decided(store::Decision),
     /// All of them, and the life that has gone on without the generation.
@@ -108,10 +108,10 @@ pub(crate) enum Done {
         generation: GenerationId,
         outcome: Result<(Vec<store::Decision>, Option<Life>), StoreError>,
     },
-    /// So many decisions, these generations; and what is decided and committed now.
+    /// So many decisions, these generations; and the decisions and commits after that.
     RecordsRepaired(Result<(usize, Vec<GenerationId>, Records), StoreError>),
     Noted,
-    /// What all copies of the job file are to say.
+    /// The new contents of all copies of the job file.
     Kept(Result<Box<JobFile>, StoreError>),
     NotDecided {
         life: Life,
@@ -239,7 +239,7 @@ impl Disk {
         }
     }
 
-    /// Writes the job file anew if it says something else.
+    /// Writes the job file anew if it differs.
     fn keep(&mut self, file: &JobFile) -> Result<(), StoreError> {
         let storage = self.directory.storage().clone();
         let mut file = file.clone();

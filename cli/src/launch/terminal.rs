@@ -57,7 +57,7 @@ impl Size {
         Size::of(io::stdin().as_fd()).or_else(|| Size::of(io::stdout().as_fd())).unwrap_or(Size::USUAL)
     }
 
-    /// Sets it; the kernel tells the program in the foreground (SIGWINCH) if it differs.
+    /// Sets it; the kernel notifies the program in the foreground (SIGWINCH) if it differs.
     pub(crate) fn set(self, terminal: BorrowedFd<'_>) -> io::Result<()> {
         let (ws_xpixel, ws_ypixel) = self.pixels;
         let size = libc::winsize { ws_row: self.rows, ws_col: self.columns, ws_xpixel, ws_ypixel };

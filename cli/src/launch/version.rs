@@ -1,6 +1,7 @@
 //! The version that launcher and keepers must share.
 
-/// The program's version, and behind it a checksum of what is said between launcher, keepers, their protectors and ranks: builds of one version may differ in that.
+/// The program's version, and behind it a checksum of the messages between launcher, keepers, their protectors and ranks: builds of one version may
+/// differ in them.
 pub(crate) const VERSION: &str = match core::str::from_utf8(&TEXT) {
     Ok(text) => text,
     Err(_) => panic!("letters and digits"),

@@ -21,7 +21,7 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// Bytes of a program's file that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Whether a program names the points at which it is saved: its file says so.
+/// Whether a program names the points at which it is saved: its file shows that.
 pub(crate) fn is_native(program: &Program) -> Result<bool, CliError> {
     let path = program.find(&program.command[0])?;
     let unreadable = |error| CliError::File { path: path.clone(), error, expected: "a program" };
@@ -67,8 +67,8 @@ pub(crate) fn library(program: &Program) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(first)))
 }
 
-/// What is started to be restored from an image: the executable that ran, which may be the interpreter of what a person named; and the ids that it
-/// had. `None`: the image is of a program that names its own points.
+/// The program and the ids that an image restores. The program is the executable that ran, which may be the interpreter of the program that a person
+/// named. `None`: the image is of a program that names its own points.
 pub(super) fn restored(
     program: &Program,
     directory: &mut JobDirectory<Directory>,

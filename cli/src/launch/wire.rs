@@ -1,4 +1,4 @@
-//! What coordinator and keepers say to each other besides control messages: one byte stream each way, the standard input and output of the keeper's
+//! Messages of coordinator and keepers besides control messages: one byte stream each way, the standard input and output of the keeper's
 //! process. The starter of that process chooses the way: a pipe on this host, a remote shell (which authenticates and encrypts) to another one.
 //!
 //! One frame: its length in bytes (32 bits, little-endian, at most [`LINK_FRAME_BYTES_MAX`]), then a [`ToKeeper`] or [`FromKeeper`] as `postcard`
@@ -235,9 +235,9 @@ pub(crate) enum ToKeeper {
     ToProcesses { ranks: Vec<u32>, control: Sealed },
     /// Over which NIC all ranks reach other hosts that are started from now on.
     Nic { nic: String },
-    /// The coordinator's shell speaks for this rank from now on: it hears what the machine tells it.
+    /// The coordinator's shell speaks for this rank from now on: it gets the machine's messages to the rank.
     SpeakFor { rank: u32 },
-    /// The PMI server says this to a process.
+    /// A line of the PMI server to a process.
     PmiLine { who: WireMember, line: String },
     /// Before [`ToKeeper::Judged`]: this rank's ports count as closed, because no other rank runs that could need them.
     Excuse { rank: u32, life: WireLife },
@@ -245,13 +245,13 @@ pub(crate) enum ToKeeper {
     Judged { rank: u32, life: WireLife, status: WireStatus },
     /// End a process.
     Kill { who: WireMember },
-    /// To [`FromKeeper::ExitedImage`]: with what the rank had done over PMI.
+    /// To [`FromKeeper::ExitedImage`]: with the rank's part in PMI.
     WriteExited { rank: u32, generation: WireGeneration, record: Vec<u8>, pmi: Vec<u8> },
     /// Start processes that a rank spawns, all or none; answered by [`FromKeeper::WorldStarted`]. `life`: of the ranks that are saved as whole processes.
     StartWorld { world: u32, running: u32, commands: Vec<WireCommand>, life: Option<WireLife> },
-    /// The life of all spawned processes is over, or the job: end them. Nothing more is said of them.
+    /// The life of all spawned processes is over, or the job: end them. No more messages about them follow.
     EndSpawned,
-    /// Look what these processes have mapped; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
+    /// Look at the mappings of these processes; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
     Look { worlds: Vec<u32>, members: Vec<WireMember> },
     /// Processes of an MPI world of this name begin.
     NameWorld { name: String },
@@ -290,21 +290,21 @@ pub(crate) enum FromKeeper {
     Unfit { problem: String },
     /// From the keeper's machine, to the coordinator or another keeper.
     Control { to: Receiver, control: Sealed },
-    /// The machine tells a rank that the coordinator's shell speaks for.
+    /// The machine's message to a rank that the coordinator's shell speaks for.
     ForRank { rank: u32, control: Sealed },
-    /// What a rank's agent asks or tells the PMI server.
+    /// A request or a state report from a rank's agent to the PMI server.
     Pmi { control: Sealed },
-    /// A rank that was restored has no part in PMI to tell of.
+    /// A rank that was restored has no part in PMI to report.
     PmiNothing { rank: u32 },
-    /// What a process says over PMI.
+    /// Bytes that a process sent over PMI.
     PmiBytes { who: WireMember, bytes: Vec<u8> },
-    /// A process does not read what the PMI server answers.
+    /// A process does not read the PMI server's answers.
     PmiUnread { who: WireMember },
     /// A process has printed a line; `is_part`: a piece of one whose end has not come.
     Line { who: WireMember, is_error: bool, line: Vec<u8>, is_part: bool },
     /// To [`ToKeeper::Suspend`]: the ranks of the node stand still.
     Suspended,
-    /// A person at the launcher's terminal has typed what stops a program.
+    /// A person at the launcher's terminal has typed the key that stops a program.
     SuspendWanted,
     /// Bytes of standard input up to this one are in a rank's pipe; `open`: it can have more.
     InputTaken { rank: u32, life: WireLife, offset: u64, open: bool },
@@ -314,23 +314,23 @@ pub(crate) enum FromKeeper {
     Nic { rank: u32, words: String },
     /// Why a rank has no image, in words.
     Unsaved { rank: u32, reason: String },
-    /// It has taken a wish of another NIC, or says why not.
+    /// It has taken a request for another NIC, or reports why not.
     HandedOver { rank: u32, number: u64, refused: String },
-    /// What a rank says about a change of all to another NIC, or about a rail that has died with its address.
+    /// A rank's message about a change of all ranks to another NIC, or about a rail that has died with its address.
     Rail { rank: u32, control: Sealed },
     /// It could not be started.
     NotSpawned { rank: u32, problem: String },
-    /// A rank had ended when the generation was taken, with what its image says of its part in PMI.
+    /// A rank had ended when the generation was taken, with its part in PMI from its image.
     ExitedInImage { rank: u32, pmi: Vec<u8> },
     /// A process of a rank has ended. `is_new`: it had not come up.
     Ended { rank: u32, life: WireLife, status: WireStatus, is_new: bool },
-    /// The machine has taken [`ToKeeper::Judged`]: what it says of that has been said before.
+    /// The machine has taken [`ToKeeper::Judged`]: its own messages about that have been sent before.
     Settled { rank: u32, status: WireStatus },
     /// A spawned process has ended of itself.
     SpawnedEnded { who: WireMember, status: WireStatus },
-    /// A rank is ended, because of what it sent or did not read.
+    /// A rank is ended, because it sent an invalid message or did not read.
     Misbehaves { rank: u32, reason: String },
-    /// What went wrong with the job's directory.
+    /// An error of the job's directory.
     Store { what: String, error: String },
     /// The machine wants the image of a rank that has ended.
     ExitedImage { rank: u32, generation: WireGeneration, record: Vec<u8> },
@@ -354,13 +354,13 @@ pub(crate) enum FromKeeper {
     NodeDone { number: u64, outcome: Result<NodeDone, Refusal> },
     /// To [`ToKeeper::Copy`]: there is progress, and so many more bytes have been read.
     Copying { number: u64, bytes: u64 },
-    /// To [`ToKeeper::Copy`]: what was written of its ranks, or why it was not.
+    /// To [`ToKeeper::Copy`]: the packed images of its ranks, or the error.
     CopyDone { number: u64, outcome: Result<Vec<WirePacked>, String> },
     /// The keeper has heard from no majority for too long, and ends its ranks.
     LeaseOver,
 }
 
-/// To whom a keeper's machine speaks beyond its node.
+/// The receiver of a message that a keeper's machine sends beyond its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Receiver {
     Coordinator,
@@ -368,7 +368,7 @@ pub(crate) enum Receiver {
 }
 
 impl Receiver {
-    /// `None`: somebody on the node, or a tool, which nobody speaks to over a link.
+    /// `None`: a party on the node, or a tool, which takes no messages over a link.
     pub(crate) fn of(party: Party) -> Option<Receiver> {
         match party {
             Party::Coordinator => Some(Receiver::Coordinator),
@@ -385,14 +385,14 @@ pub(crate) struct Link {
     to: File,
     held: Vec<u8>,
     waiting: Vec<u8>,
-    /// The other end's version is known to be this one, or it has said something else first.
+    /// The other end's version is known to be this one, or it has sent something else first.
     is_known: bool,
 }
 
 /// Where bytes most often come from that belong to nobody.
 const STRAY: &str = "does a shell at the other end print something when it starts?";
 
-/// The version with which a first frame begins; `None`: this one says no version.
+/// The version with which a first frame begins; `None`: this one has no version.
 fn version(frame: &[u8]) -> Option<String> {
     let (first, rest) = frame.split_first()?;
     let (text, _) = postcard::take_from_bytes::<&str>(rest).ok()?;
@@ -456,7 +456,7 @@ impl Link {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits, as far as the other end reads.
+    /// Sends the waiting bytes, as far as the other end reads.
     pub(crate) fn flush(&mut self) {
         let mut sent = 0;
         while sent < self.waiting.len() {
@@ -464,14 +464,14 @@ impl Link {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // It is gone; reading says so.
+                // It is gone; the next read reports that.
                 Err(_) => sent = self.waiting.len(),
             }
         }
         self.waiting.drain(..sent);
     }
 
-    /// Reads once, and hands out what is whole. After an error nothing more comes.
+    /// Reads once, and hands out whole messages. After an error nothing more comes.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, messages: &mut Vec<T>) -> Result<(), LinkError> {
         let mut chunk = vec![0; READ_BYTES];
         let read = match self.from.read(&mut chunk) {

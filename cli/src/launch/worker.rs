@@ -1,4 +1,4 @@
-//! A thread for what may take long, beside a loop that waits for nothing but events.
+//! A thread for work that may take long, beside a loop that waits for nothing but events.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// The thread's other end: it takes tasks in their order, and says what has become of each.
+/// The handle of the thread: it takes tasks in their order, and reports the outcome of each.
 #[derive(Debug)]
 pub(crate) struct Worker<T, D> {
     tasks: Option<Sender<T>>,
@@ -16,7 +16,7 @@ pub(crate) struct Worker<T, D> {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Where a thread says what it has done.
+/// Where a thread reports its results.
 #[derive(Debug)]
 pub(crate) struct Results<D> {
     to: Sender<D>,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Family, Mpi, provider};
 
-/// Variables of the launcher's own surroundings that would tell a rank of a job that it is not part of.
+/// Variables of the launcher's own surroundings that would make a rank believe it is part of another job.
 const FOREIGN: [&str; 8] = [
     "PMI_",
     "PMIX_",
@@ -53,7 +53,7 @@ const INTEL_FABRICS: [&str; 4] = [".", "../libfabric/lib", "../../libfabric/lib"
 /// Names Intel MPI's installation, where its own environment is set up.
 const INTEL_ROOT: &str = "I_MPI_ROOT";
 
-/// What a particular library needs besides: Intel MPI opens a libfabric by its bare name, which the loader finds only where a
+/// Additional variables of a particular library: Intel MPI opens a libfabric by its bare name, which the loader finds only where a
 /// person has set up its environment.
 pub(crate) fn own(mpi: &Mpi, given: &[(OsString, OsString)]) -> Vec<(&'static str, OsString)> {
     let variable = |wanted: &str| {

@@ -82,7 +82,7 @@ impl Run {
 
 fn contents(path: &Path) -> Vec<u8> {
     let is_small = path.metadata().is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES_MAX);
-    // Python says what is wrong with a file that cannot be read.
+    // Python reports the problem of a file that cannot be read.
     if is_small { std::fs::read(path).unwrap_or_default() } else { Vec::new() }
 }
 

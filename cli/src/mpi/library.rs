@@ -1,4 +1,4 @@
-//! What the file of an MPI library shows of itself without being run: whose it is, and whether it can load providers.
+//! Properties that the file of an MPI library shows without being run: whose it is, and whether it can load providers.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,7 +16,7 @@ const MVAPICH: &[u8] = b"MVAPICH";
 /// In a file that is linked to libfabric, or opens it by this name; and in a library that libfabric is built into, which reads this variable.
 const FABRICS: [&[u8]; 2] = [b"libfabric.so", b"FI_PROVIDER_PATH"];
 
-/// What is known of a library by its file.
+/// Properties of a library, from its file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Traits {
     pub(crate) is_mpich: bool,

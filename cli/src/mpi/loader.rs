@@ -1,4 +1,4 @@
-//! Which libraries a file loads, as its own loader says: it knows RPATH, RUNPATH, LD_LIBRARY_PATH and the system's cache
+//! The libraries that a file loads, according to its own loader: it knows RPATH, RUNPATH, LD_LIBRARY_PATH and the system's cache
 //! best. It only looks; no code of the file runs.
 
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
 }
 
-/// A symbol that nobody has whom a file loads.
+/// A symbol that none of the loaded files defines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Undefined {
     pub(crate) symbol: String,
-    /// Who needs it.
+    /// The file that needs it.
     pub(crate) object: PathBuf,
 }
 
-/// What a file is to the kernel.
+/// The kernel's view of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Image {
     /// A program with shared libraries; its loader.
@@ -83,7 +83,7 @@ fn interpreter(file: &File, head: &[u8]) -> Option<PathBuf> {
     None
 }
 
-/// The libraries that `path` loads in this environment and directory; the error is what the loader says. `loader`: the
+/// The libraries that `path` loads in this environment and directory; the error is the loader's message. `loader`: the
 /// program's own.
 pub(crate) fn libraries(
     loader: &Path,
@@ -95,7 +95,7 @@ pub(crate) fn libraries(
     if is_musl(loader) {
         command.arg("--list");
     } else {
-        // As `ldd` asks: it lists instead of running, and what is missing does not end the list.
+        // As `ldd` asks: it lists instead of running, and missing libraries do not end the list.
         command.env("LD_TRACE_LOADED_OBJECTS", "1");
     }
     let output = ask(command, path, environment, directory)?;
@@ -106,7 +106,7 @@ pub(crate) fn libraries(
 }
 
 /// Symbols that are missing when the program starts: data; with `all`, also functions, which are missing when they are called. As `ldd -d` and `ldd -r` ask.
-/// Nothing of musl's, which does not tell.
+/// Nothing of musl's, which does not report them.
 pub(crate) fn undefined(
     loader: &Path,
     path: &Path,

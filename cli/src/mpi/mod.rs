@@ -1,4 +1,4 @@
-//! Programs of MPI libraries: which library a program uses, and what it needs to run over the provider.
+//! Programs of MPI libraries: which library a program uses, and its needs to run over the provider.
 //!
 //! MPICH and Intel MPI take their peers from the launcher's PMI server and their network from libfabric, so `run` starts
 //! such programs itself. Open MPI wants a launcher of its own kind (PMIx): without one each process is a job of one rank, in
@@ -25,7 +25,7 @@ use loader::Library;
 use program::Detected;
 use replacement::{MpiFrom, Replacement};
 
-/// How the processes of an MPI library find each other, and what it needs.
+/// How the processes of an MPI library find each other, and the library's needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
     /// MPICH, and others with its binary interface and its ways: PMI-1.
@@ -96,7 +96,7 @@ impl MpiChoice {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mpi {
     pub(crate) family: Family,
-    /// `libmpi`, as the loader finds it; its name alone, if only a person has said which it is.
+    /// `libmpi`, as the loader finds it; its name alone, if only a person has named it.
     pub(crate) library: PathBuf,
     /// The libfabric that it is linked to. Some open theirs while they run.
     pub(crate) fabric: Option<PathBuf>,
@@ -112,8 +112,8 @@ pub(crate) const MPICH_ABI: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
 /// The interface of the MPI 5 standard, which MPICH and Open MPI have.
 const STANDARD_ABI: &str = "libmpi_abi.so";
 
-/// Names of MPI libraries, and of which family they are, the surest first. `libmpi.so` without a number is what python may load of either; who that is, and
-/// whose the standard's interface is, shows in what it needs.
+/// Names of MPI libraries, and of which family they are, the surest first. `libmpi.so` without a number is the name that python may load of either;
+/// the libraries that it needs show its family, and the family behind the standard interface.
 const NAMES: [(&str, Family); 5] = [
     (MPICH_ABI[0], Family::Mpich),
     (MPICH_ABI[1], Family::Mpich),

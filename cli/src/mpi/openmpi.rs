@@ -37,7 +37,7 @@ fn is_openmpi(file: &Path) -> bool {
     major(file).is_some()
 }
 
-/// The first number of its version, or 0 if it says none; `None`: it is not Open MPI's.
+/// The first number of its version, or 0 if it gives none; `None`: it is not Open MPI's.
 fn major(file: &Path) -> Option<u32> {
     let output = Command::new(file).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
     let text = String::from_utf8_lossy(&output.ok()?.stdout).into_owned();
@@ -51,7 +51,7 @@ fn major(file: &Path) -> Option<u32> {
 pub(crate) fn options(mpi: &Mpi, mpirun: &Path, ranks: u32, passed: &[String]) -> Vec<OsString> {
     let is_old = mpi.is_old_openmpi || (!mpi.is_seen() && matches!(major(mpirun), Some(1..=4)));
     let mut words: Vec<OsString> = ["--allow-run-as-root", "--oversubscribe"].map(OsString::from).into();
-    // Each line says which rank printed it.
+    // Each line names the rank that printed it.
     words.extend(
         if is_old { vec!["--tag-output"] } else { vec!["--output", "tag"] }.into_iter().map(Into::into),
     );

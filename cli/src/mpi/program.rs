@@ -1,4 +1,4 @@
-//! What a command line really runs: through scripts and interpreters to the MPI library.
+//! The program that a command line really runs: through scripts and interpreters to the MPI library.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,21 +19,21 @@ pub(crate) struct Detected {
     pub(crate) steps: Vec<PathBuf>,
     /// The last one's own loader, if it has one.
     pub(crate) loader: Option<PathBuf>,
-    /// The last one is python; whether it was asked what mpi4py loads.
+    /// The last one is python; whether it was asked for the libraries that mpi4py loads.
     pub(crate) python: Option<Python>,
     /// Why python has no MPI library, in its words.
     pub(crate) python_says: Option<String>,
     /// Why the program cannot be loaded, in its loader's words.
     pub(crate) loader_says: Option<String>,
-    /// What it loads: all of it, or with python what has to do with MPI.
+    /// The libraries that it loads: all of them, or with python those that have to do with MPI.
     pub(crate) libraries: Vec<Library>,
     pub(crate) mpi: Option<Mpi>,
 }
 
-/// What is known of a python program.
+/// The findings about a python program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Python {
-    /// Its text imports mpi4py, or a person says that it is an MPI program: python was asked what that loads.
+    /// Its text imports mpi4py, or a person has named it an MPI program: python was asked which libraries that loads.
     Asked,
     /// Nothing that was read of it imports mpi4py.
     ImportsNone,
@@ -47,7 +47,7 @@ impl Detected {
         Mpi::missing(&self.libraries).filter(|_| !self.mpi.as_ref().is_some_and(Mpi::is_seen))
     }
 
-    /// What is wrong with a program whose MPI library is missing.
+    /// The error for a program whose MPI library is missing.
     pub(crate) fn not_found(&self) -> Option<CliError> {
         let library = self.missing()?.to_owned();
         Some(CliError::MpiNotFound { program: self.last(), library })
@@ -59,8 +59,8 @@ impl Detected {
     }
 }
 
-/// Follows a program to its MPI library. What cannot be followed (a shell script, a program that opens its library while it
-/// runs) has none, as far as anybody can tell before it runs.
+/// Follows a program to its MPI library. A program that cannot be followed (a shell script, a program that opens its library while it
+/// runs) has none, as far as anybody can know before it runs.
 pub(crate) fn detect(program: &Program, choice: MpiChoice) -> Result<Detected, CliError> {
     let mut detected = Detected::default();
     let mut name = program.command[0].clone();
@@ -68,7 +68,7 @@ pub(crate) fn detect(program: &Program, choice: MpiChoice) -> Result<Detected, C
         let path = match program.find(&name) {
             Ok(path) => path,
             Err(error) if detected.steps.is_empty() => return Err(error),
-            // The kernel says the same of an interpreter that is missing, when the script is started.
+            // The kernel reports the same for a missing interpreter, when the script is started.
             Err(_) => break,
         };
         let image = loader::image(&path).unwrap_or(Image::Unknown);
@@ -125,7 +125,7 @@ fn follow_python(
     }
 }
 
-/// Has python say what mpi4py loads.
+/// Asks python which libraries mpi4py loads.
 pub(crate) fn ask_python(program: &Program, path: &Path, detected: &mut Detected) {
     let python::Answer { libraries, says } = python::ask(program, path);
     detected.python = Some(Python::Asked);
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn python_is_asked_only_about_programs_that_import_mpi4py() {
         let folder = tempfile::tempdir().unwrap();
-        // Whatever mpi4py is installed, this one is found first.
+        // It is found before any installed mpi4py.
         std::fs::write(folder.path().join("mpi4py.py"), "raise ImportError('not today\\nreally')\n").unwrap();
         script(folder.path(), "plain.py", "#!/usr/bin/env python3\nprint('mpi4py')\n");
         script(folder.path(), "uses.py", "#!/usr/bin/env python3\nfrom mpi4py import MPI\n");

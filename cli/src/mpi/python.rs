@@ -1,4 +1,4 @@
-//! What python is asked: which MPI library mpi4py loads, which python chooses while it runs.
+//! A query to python: which MPI library mpi4py loads, which python chooses while it runs.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use super::loader::Library;
 use crate::launch::Program;
 
-/// Longest wait for python to say which MPI library mpi4py loads: on a slow shared file system that takes seconds.
+/// Longest wait for python's answer which MPI library mpi4py loads: on a slow shared file system that takes seconds.
 const PYTHON_MAX: Duration = Duration::from_secs(30);
 
 /// Prints which libraries mpi4py loads, without starting MPI.
@@ -29,10 +29,10 @@ else:
             print('maps', line[line.index('/'):].rstrip())
 ";
 
-/// What python says.
+/// Python's answer.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    /// What it loads that has to do with MPI.
+    /// The libraries that it loads and that have to do with MPI.
     pub(super) libraries: Vec<Library>,
     /// Why there is no MPI library, in its words.
     pub(super) says: Option<String>,

@@ -1,8 +1,8 @@
 //! The MPI library that a program gets in place of its own, whose network cannot be the provider.
 //!
 //! MPICH 3.1 and newer, Intel MPI and MVAPICH have one binary interface, so that a program of any of them runs with any other one. Where its own has no libfabric, a folder
-//! with links under the names that it asks for, first in `LD_LIBRARY_PATH`, has the loader find an MPICH that has. What comes of that is asked of the loader itself,
-//! before anything runs.
+//! with links under the names that it asks for, first in `LD_LIBRARY_PATH`, has the loader find an MPICH that has. The loader itself is asked for the
+//! result, before anything runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +20,7 @@ use super::{Family, MPICH_ABI, Mpi, MpiChoice, STANDARD_ABI, file_name, is_named
 use crate::error::CliError;
 use crate::launch::Program;
 
-/// The loader's folders, which count before its own and after what programs name themselves in RPATH.
+/// The loader's folders, which count before its own and after those that programs name themselves in RPATH.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Name of the folder with links in a job's directory.
@@ -37,7 +37,7 @@ pub(crate) enum MpiFrom {
     /// From an MPICH with libfabric that is found here, if its own has none.
     #[default]
     Auto,
-    /// From here, whatever its own is.
+    /// From here, instead of the program's own.
     Place(PathBuf),
 }
 
@@ -53,20 +53,20 @@ impl FromStr for MpiFrom {
     }
 }
 
-/// What a program gets.
+/// The MPI library that a program gets in place of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Replacement {
     /// The MPI library.
     pub(crate) library: PathBuf,
     /// Names that a program asks for, and the files that it gets.
     links: Vec<(String, PathBuf)>,
-    /// Where the library's own libraries lie: those it finds from its place, and not from a link.
+    /// Folders of the library's own libraries that it finds from its place, and not from a link.
     folders: Vec<PathBuf>,
-    /// Of what the program asks for: the name, and the file that it would have had.
+    /// Libraries that the program asks for: the name, and the file that it would have had.
     replaced: Vec<(String, Option<PathBuf>)>,
 }
 
-/// What is in the place of what, and with what reservation.
+/// One replaced library: its name, the program's own file, and the replacement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Exchange {
     pub(crate) name: String,
@@ -142,8 +142,8 @@ fn library_in(place: &Path) -> Result<PathBuf, CliError> {
     }
 }
 
-/// An MPICH with libfabric: beside the program and its interpreter, in the environment of python or conda that is active, beside what PATH names, beside this program,
-/// and where pip installs for one user.
+/// An MPICH with libfabric: beside the program and its interpreter, in the environment of python or conda that is active, beside the folders of PATH,
+/// beside this program, and where pip installs for one user.
 fn search(program: &Program, detected: &Detected) -> Option<PathBuf> {
     let above = |file: &Path| file.parent().and_then(Path::parent).map(Path::to_owned);
     let variable = |name: &str| program.variable(name).filter(|value| !value.is_empty());
@@ -215,12 +215,12 @@ impl Replacement {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What a job's file has kept.
+    /// Parses a job file's setting.
     pub(crate) fn parse(text: &str) -> Result<Replacement, CliError> {
         serde_json::from_str(text).map_err(|_| CliError::MpiFromUnread)
     }
 
-    /// What the program has then.
+    /// The program's MPI library after the replacement.
     fn mpi(&self, detected: &Detected) -> Mpi {
         let traits = Traits::of(&self.library).unwrap_or_default();
         let libraries = |loader: PathBuf| {
@@ -239,7 +239,7 @@ impl Replacement {
         }
     }
 
-    /// What is given for what; of a program whose libraries are not known, for all that it might ask for.
+    /// The replaced libraries; of a program whose libraries are not known, all that it might ask for.
     pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         let given = |name: &str| {
             let link = self.links.iter().find(|(link, _)| link == name);
@@ -311,7 +311,7 @@ impl Replacement {
         Ok(())
     }
 
-    /// The loader's folders: the links, what the library itself needs, and what the program had before.
+    /// The loader's folders: the links, the library's own folders, and the program's folders from before.
     fn variable(&self, links: &Path, program: &Program) -> io::Result<OsString> {
         let mut value = OsString::new();
         for folder in core::iter::once(links).chain(self.folders.iter().map(PathBuf::as_path)) {
@@ -334,7 +334,7 @@ impl Replacement {
         Ok(value)
     }
 
-    /// Has the loader say what the program would get, and python what mpi4py would.
+    /// Asks the loader which libraries the program would get, and python which ones mpi4py would.
     fn verify(&self, program: &Program, detected: &Detected) -> Result<(), CliError> {
         let folder = Temporary::new()?;
         let mut program = program.clone();
@@ -357,7 +357,7 @@ impl Replacement {
                         found.into_iter().filter(|missing| is_of_mpi(&missing.symbol)).collect::<Vec<_>>()
                     })
                 };
-                // Data is bound when a program starts, a function when it is called: what bindings have that nobody calls is no fault.
+                // Data is bound when a program starts, a function when it is called: a missing function that nobody calls is no fault.
                 let now = undefined(false)?;
                 let own = undefined(true)?.into_iter().filter(|missing| same_file(&missing.object, &path));
                 let missing: Vec<String> = now.into_iter().chain(own).map(|missing| missing.symbol).collect();
@@ -433,7 +433,7 @@ fn own_loader() -> Option<PathBuf> {
     }
 }
 
-/// Folders of what a library is linked to, in the same installation: it may name them from its own place.
+/// Folders of the libraries that a library is linked to, in the same installation: it may name them from its own place.
 fn folders_of(library: &Path, loader: &Path) -> Vec<PathBuf> {
     let real = library.canonicalize().unwrap_or_else(|_| library.to_owned());
     let Some(prefix) = real.parent().and_then(Path::parent) else { return Vec::new() };
@@ -469,7 +469,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What is left of it is links in a folder for temporary files.
+        // A failure leaves links in a folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What protects the images of a job about whose protection nobody says anything, and what is told of those that nothing protects.
+//! The default protection of images without --parity, and the warning about unprotected images.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn node(place: &Place, number: usize) -> PathBuf {
     place.job().join("nodes").join(number.to_string())
 }
 
-/// What `ls` says of the nodes' own directories; null: there are none.
+/// The nodes' own directories, as `ls` lists them; null: there are none.
 fn on_nodes(place: &Place) -> Value {
     done(&mut stillwire(&["ls", "--json", &place.job_text()])).json()["nodes"].clone()
 }
@@ -94,14 +94,14 @@ fn hosts_keep_images_on_disks_of_their_own_and_it_is_said_where() {
         &format!("begins from generation {newest}"),
     ]);
     verified(&done);
-    // What is not saved lies nowhere.
+    // A job that is not saved has no images, so no warning about them is printed.
     let places = ["--hosts", "a@127.0.0.1,b@127.0.0.2", "--remote-shell", &shell];
     let unsaved = crate::support::done(stillwire(&["run", "-n", "2"]).args(places).args(["--", "true"]));
     assert_eq!(unsaved.code, Some(0), "{unsaved:?}");
     assert!(!unsaved.stderr.contains("images of each node"), "{unsaved:?}");
 }
 
-// As it was for every job of earlier versions, of whose file this one is not told apart.
+// Every job of earlier versions was like this, and its job file looks the same.
 #[test]
 fn without_parity_there_is_one_directory_and_ranks_may_be_spread_otherwise() {
     let place = Place::new();
@@ -189,7 +189,7 @@ fn warns_of(stderr: &str, expected: Option<&str>, options: &[&str]) {
     for words in [ONE, BARE, ALONE] {
         assert_eq!(stderr.contains(words), expected == Some(words), "{options:?}: {stderr}");
     }
-    // With what to do about it.
+    // With its cure.
     for words in ["stillwire: warning: ", "with --flush-to LOCATION"] {
         assert_eq!(stderr.contains(words), expected.is_some(), "{options:?}: {stderr}");
     }

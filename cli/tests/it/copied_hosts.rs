@@ -81,7 +81,7 @@ impl Hosts {
         done
     }
 
-    /// The copies are named as one does who stands beside them.
+    /// The location of the copies is relative to the folder beside them.
     fn go_on_from_beside(&self, options: &[&str]) -> Done {
         self.place.let_end();
         let mut command = stillwire(&["restart", &self.place.job_text(), "--from", "shared"]);
@@ -110,7 +110,7 @@ fn a_job_that_lost_all_its_hosts_goes_on_on_empty_ones() {
     ]);
 }
 
-// What a node still has stays there; the others bring theirs.
+// Files that a node still has stay there; the other nodes fetch theirs.
 #[test]
 fn only_what_is_lost_is_brought() {
     let hosts = Hosts::new();
@@ -232,7 +232,7 @@ fn large_and_lost(hosts: &Hosts) -> (Vec<String>, String) {
     (names, sum(&[STEPS[0], "0", STEPS[2], &enough, "3"]))
 }
 
-/// Files of images below a node's directory, and whether a name says that it is not whole.
+/// Files of images below a node's directory, and whether a name marks it as not whole.
 fn images(node: &str) -> Vec<(String, bool)> {
     let below = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = below(node.into()).filter(|path| path.is_dir()).flat_map(below).flat_map(below);
@@ -354,7 +354,7 @@ fn a_host_that_vanishes_in_a_copy_costs_that_copy_and_another_one_takes_its_plac
     let named = "a:2@10.78.1.1,b:1@10.78.2.1,c:1@10.78.3.1";
     let mut job = hosts.run_on(named, &shell, &["--flush-keep", "64"]);
     job.wait_for(" copied (");
-    // What enters a namespace has the keeper as its child.
+    // The command that enters a namespace has the keeper as its child.
     let keeper = children_of(keepers(job.pid())[1])[0];
     let shared = PathBuf::from(&hosts.shared);
     let has = |folder: &Path, rank: u32| folder.join(format!("rank-{rank:08}.places")).exists();
@@ -364,7 +364,7 @@ fn a_host_that_vanishes_in_a_copy_costs_that_copy_and_another_one_takes_its_plac
             waits = begun(&shared).filter(|folder| [0, 1, 3].into_iter().all(|rank| has(folder, rank)));
             waits.is_some()
         });
-        // Its own may have been there before it stood still.
+        // Rank 2's part may have been written before its keeper was stopped.
         if let Some(folder) = waits.filter(|folder| !has(folder, 2)) {
             break (folder, still);
         }

@@ -1,4 +1,4 @@
-//! Copies of generations outside the nodes: a job goes on from one when its directory is gone, and whatever is wrong with a copy costs the job nothing.
+//! Copies of generations outside the nodes: a job goes on from one when its directory is gone, and a damaged copy costs the job nothing.
 
 use std::fs;
 use std::net::TcpListener;
@@ -79,14 +79,14 @@ fn a_job_whose_directory_is_gone_goes_on_from_a_copy_and_is_copied_again() {
     );
     let mut job = place.restart(&["--from", &shared]);
     job.wait_for(&format!("begins from generation {}", copies[1]));
-    // It goes on being copied, as its file says.
+    // It goes on being copied: its file has the setting.
     job.wait_for("generation 2.");
     job.wait_for(" copied (");
     place.let_end();
     crate::support::verified(&job.finish());
     let after = generations(&listed(&shared));
     assert!(after.len() >= 2 && after[after.len() - 1].starts_with("2."), "{after:?}");
-    // The newer one hung on the older one, which is good as long as it is there.
+    // The newer one depends on the older one, which is good as long as it is there.
     let of_newer = &before["copies"][1];
     assert_eq!(of_newer["upon"].as_str(), Some(&copies[0][..]), "{before}");
     assert!(of_newer["stored_bytes"].as_u64() < of_newer["bytes"].as_u64(), "{before}");
@@ -127,7 +127,7 @@ fn one_copy_is_verified_alone_and_one_that_is_not_there_is_no_success() {
         let one = done(&mut stillwire(&["verify", "--json", &shared, "--generation", copy]));
         let of = &one.json()["jobs"][0];
         assert_eq!((one.code, generations(of)), (Some(0), vec![copy.clone()]), "{one:?}");
-        // What the other one has is not left over; something of a third may be.
+        // Files of the other copy do not count as leftovers; those of a third may.
         assert_eq!(of["leftovers"], before["leftovers"], "{of}");
     }
     for missing in ["77", "9.00000000deadbeef/3"] {
@@ -135,7 +135,7 @@ fn one_copy_is_verified_alone_and_one_that_is_not_there_is_no_success() {
         none.says(&["there is no such copy", "stillwire ls"]);
         assert_eq!(none.code, Some(1), "{none:?}");
     }
-    // A record that cannot be read is told of its own generation, and of what hangs on that one.
+    // An unreadable record is reported for its own generation, and for every generation that depends on it.
     let (first, last) = (0, copies.len() - 1);
     for (damaged, codes) in [(last, [0, 3]), (first, [3, 3])] {
         let record = blocks_of(&shared, &before, damaged, 0).with_file_name("copied");
@@ -177,7 +177,7 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
     let checked = done(&mut stillwire(&["verify", &shared, "--key-file", &key]));
     assert!(checked.code == Some(3) && checked.stdout.contains(&name), "{checked:?}");
     assert!(checked.stdout.contains("packet 0 has the checksum"), "{checked:?}");
-    // All that hangs on it is lost with it.
+    // All that depends on it is lost with it.
     let (first, hangs) = (generations(&before).remove(0), "it builds upon the copy of generation");
     assert!(checked.stdout.contains(&format!("{hangs} {first}: ")), "{checked:?}");
     assert!(checked.stdout.contains("remove its folder"), "{checked:?}");
@@ -189,7 +189,7 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
     refused.says(&[&name, "packet 0", "it is damaged", "is taken, which is older"]);
     assert_eq!(refused.code, Some(1));
     flip(&of_rank, 100);
-    // Without what the newest one alone has, an older one is taken.
+    // Without the part that the newest one alone has, an older one is taken.
     let of_newest = blocks_of(&shared, &before, generations(&before).len() - 1, 2);
     let older = generations(&before).into_iter().rev().nth(1).unwrap();
     let bytes = fs::read(&of_newest).unwrap();
@@ -203,7 +203,7 @@ fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
     job.signal("KILL");
     job.finish();
     fs::write(&of_newest, bytes).unwrap();
-    // What came before is there; with the bytes as they were the rest follows.
+    // The files fetched before are there; with the original bytes the rest follows.
     go_on(&place, &["--from", &shared, "--key-file", &key], &newest);
     // From now on the key is asked for, so that nothing becomes readable by an oversight.
     // The one that was brought may have been collected since.
@@ -254,7 +254,7 @@ fn what_is_wrong_with_the_place_is_told_and_costs_the_job_nothing() {
     assert!(done(&mut stillwire(&["verify", &shared])).code == Some(0), "{ended:?}");
 }
 
-/// A store that takes what it is sent and never answers.
+/// A store that takes requests and never answers.
 fn silent_store() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -355,7 +355,7 @@ fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
     fs::remove_dir_all(place.job()).unwrap();
     go_on(&place, &["--from", &shared], &newest);
     assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
-    // A node's directory that cannot be read is told as that, and only one that is not there as missing.
+    // A node's directory that cannot be read is reported as unreadable, and only an absent one as missing.
     let of_job = fs::read_dir(&own).unwrap().next().unwrap().unwrap().path();
     fs::remove_dir_all(of_job.join("1")).unwrap();
     let missing = done(&mut stillwire(&["verify", &place.job_text()]));

@@ -1,4 +1,4 @@
-//! Every file of a job, damaged in every way: `verify`, `ls`, `inspect` and `restart` say what is wrong, and the generation
+//! Every file of a job, damaged in every way: `verify`, `ls`, `inspect` and `restart` report the damage, and the generation
 //! before is restarted.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::support::{Done, Place, done, flip, stillwire, verified};
 use serde_json::Value;
 
-/// What is done to a file.
+/// A way to damage a file.
 type Damage = fn(&Path);
 
 /// A job with generations, of which each case damages a copy.

@@ -266,7 +266,7 @@ fn memory_does_not_grow_with_the_file() {
     let folder = Folder::new();
     let large = fs::File::create(folder.path("large")).expect("a file can be made");
     large.set_len(1 << 30).expect("a file with a hole");
-    // Half of what the file has; most of it is address space that is only reserved.
+    // Half of the file's size; most of it is address space that is only reserved.
     let limited = |words: &str| {
         let line = format!("ulimit -v 524288; exec \"$0\" delta {words}");
         let mut command = std::process::Command::new("sh");

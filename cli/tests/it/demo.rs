@@ -1,4 +1,4 @@
-//! `stillwire demo`: verified whatever the instant of the kill.
+//! `stillwire demo`: verified with a kill at any instant.
 
 use std::os::unix::fs::PermissionsExt as _;
 

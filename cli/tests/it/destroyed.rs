@@ -1,4 +1,4 @@
-//! Nodes are destroyed: keeper, ranks and directory are gone at one instant. Others have what it takes to rebuild what they had.
+//! Nodes are destroyed: keeper, ranks and directory are gone at one instant. Other nodes hold the data to rebuild them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn destroy(place: &Place, job: &Running, numbers: &[usize]) {
     }
 }
 
-/// A node's directory is gone at one instant, whoever still writes into it.
+/// A node's directory is gone at one instant, also while a process still writes into it.
 fn lose(place: &Place, number: usize) {
     let gone = place.folder.path().join("gone");
     std::fs::rename(node(place, number), &gone).expect("a directory");
@@ -171,7 +171,7 @@ fn bring_back(place: &Place, number: usize) {
     std::fs::rename(place.folder.path().join(number.to_string()), node(place, number)).expect("a directory");
 }
 
-// R9, R28: a job that has committed never begins anew by itself, for what is lost may come back.
+// R9, R28: a job that has committed never begins anew by itself, for lost data may come back.
 #[test]
 fn two_nodes_are_too_many_while_it_runs_too() {
     let place = Place::new();
@@ -190,7 +190,7 @@ fn two_nodes_are_too_many_while_it_runs_too() {
         &format!("generation {newest} can be restored if its lost images come back; go on with"),
     ]);
     assert!(!done.stderr.contains("from the beginning (attempt"), "{done:?}");
-    // What the others have stays.
+    // Files of the other nodes stay.
     for number in [0, 3] {
         let image = place.file(&newest, &format!("rank-{number:08}.image"));
         let image = image.strip_prefix(place.job()).expect("in the job's directory").to_owned();
@@ -477,7 +477,7 @@ fn a_spare_takes_the_place_of_a_lost_host() {
     verified(&done);
 }
 
-// Who protects whom is decided once: also where a spare's name comes elsewhere in the alphabet, and where a host that is left has two nodes.
+// The groups of nodes are decided once: also where a spare's name comes elsewhere in the alphabet, and where a host that is left has two nodes.
 #[test]
 fn partners_stay_partners_when_another_host_takes_a_place() {
     let place = Place::new();
@@ -512,7 +512,7 @@ fn partners_stay_partners_when_another_host_takes_a_place() {
     verified(&job.finish());
 }
 
-// The job's own directory is on one disk; each node has a copy of what it says.
+// The job's own directory is on one disk; each node has a copy of its records.
 #[test]
 fn a_node_s_directory_stands_for_the_job_s_own() {
     let place = Place::new();
@@ -532,7 +532,7 @@ fn a_node_s_directory_stands_for_the_job_s_own() {
     verified(&done);
 }
 
-// Only what is restored is waited for. When the rest is whole, too, another node may be lost, and an older generation be restored.
+// The life waits only for the restored generation. When the rest is whole, too, another node may be lost, and an older generation be restored.
 #[test]
 fn older_generations_are_rebuilt_while_the_job_runs() {
     let place = Place::new();
@@ -540,7 +540,7 @@ fn older_generations_are_rebuilt_while_the_job_runs() {
     std::fs::remove_dir_all(node(&place, 2)).expect("a directory");
     let mut job = place.restart(&[]);
     job.wait_for(&format!("generation {}: rebuilding what node 2 had", kept[2]));
-    // The first older one may be begun before all ranks have said that they run.
+    // The first older one may be begun before all ranks have reported that they run.
     job.wait_for("begins from generation");
     for older in [&kept[1], &kept[0]] {
         job.wait_for(&format!("generation {older}, which is kept: rebuilding what node 2 had"));
@@ -598,7 +598,7 @@ fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
     assert_eq!(report["rebuilt"].as_array().map(Vec::len), Some(1), "the rest is there already: {report}");
 }
 
-// One group has lost more than it may; what the nodes of the other one had is rebuilt all the same.
+// One group has lost more than it may; the data of the other group's nodes is rebuilt all the same.
 #[test]
 fn a_repair_rebuilds_what_a_group_has_lost_though_another_one_is_beyond_repair() {
     let place = Place::new();
@@ -621,7 +621,7 @@ fn a_repair_rebuilds_what_a_group_has_lost_though_another_one_is_beyond_repair()
     let again = repair(&["--json"]);
     assert_eq!(again.code, Some(3), "{again:?}");
     assert_eq!(again.json()["rebuilt"].as_array().map(Vec::len), Some(0), "it is there: {again:?}");
-    // One of the others comes back, and everything can be had.
+    // One of the others comes back, and everything can be rebuilt.
     bring_back(&place, 2);
     place.let_end();
     let done = place.restart(&[]).finish();

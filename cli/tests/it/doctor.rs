@@ -1,4 +1,4 @@
-//! `stillwire doctor`: what is wrong is found, with what to do. Libraries are small C files with the right names.
+//! `stillwire doctor`: problems are found, with their cures. Libraries are small C files with the right names.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -16,7 +16,7 @@ int MPI_Init(void) { return fi_version(); }
 int MPI_Get_library_version(char *text, int *length) { strcpy(text, "Paper MPI\t9.8\nmore"); *length = 19; return 0; }
 "#;
 
-/// Offers what OFFERED names, and is of version MAJOR.MINOR.
+/// Offers the provider in OFFERED, and is of version MAJOR.MINOR.
 const FABRIC: &str = r#"
 #include <stddef.h>
 struct attributes { void *fabric; char *name, *provider; };

@@ -1,4 +1,4 @@
-//! Failure domains: nodes that fail together are told by name, and a job survives the loss of all of one domain's at once.
+//! Failure domains: names mark the nodes that fail together, and a job survives the loss of all of one domain's at once.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ fn destroy(place: &Place, job: &Running, numbers: &[usize]) {
     numbers.iter().for_each(|number| lose(place, *number));
 }
 
-/// A directory is gone at one instant, whoever still writes into it.
+/// A directory is gone at one instant, also while a process still writes into it.
 fn lose(place: &Place, number: usize) {
     let gone = place.folder.path().join("gone");
     std::fs::rename(node(place, number), &gone).expect("a directory");
@@ -69,7 +69,7 @@ fn all_nodes_of_a_domain_are_destroyed_at_once_and_rebuilt() {
     job.wait_for("all ranks run again");
     assert!(!job.seen.iter().any(|line| line.contains("warning: if")), "{:?}", job.seen);
     let newest = stop(&place, job);
-    // Another one, when nothing runs; who protects whom is what the job's file says.
+    // Another one, when nothing runs; the groups of nodes are those of the job's file.
     OF_B.iter().for_each(|number| lose(&place, *number));
     place.let_end();
     let done = place.restart(&[]).finish();

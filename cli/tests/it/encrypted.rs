@@ -1,4 +1,4 @@
-//! `run --encrypt`: what ranks hold in memory lies on no disk in the clear, and comes back with its key alone.
+//! `run --encrypt`: the ranks' memory lies on no disk in the clear, and comes back with its key alone.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -41,7 +41,7 @@ fn having(folder: &Path, pieces: &BTreeSet<Vec<u8>>) -> BTreeSet<String> {
     files(folder).into_iter().filter(has).map(name).collect()
 }
 
-/// Pieces of what the secret sections of all images of a native program hold, but for what everybody may read of them.
+/// Pieces of the secret sections of all images of a native program, but for data that everybody may read of them.
 fn held(folder: &Path, key: Option<&Key>) -> BTreeSet<Vec<u8>> {
     let (mut pieces, mut open) = (BTreeSet::new(), HashSet::new());
     for path in files(folder).into_iter().filter(|path| path.extension().is_some_and(|end| end == "image")) {
@@ -217,7 +217,7 @@ fn nothing_of_a_program_lies_on_the_nodes_in_the_clear_and_a_lost_one_is_rebuilt
 // Every way of capturing a process, and deltas on their bases.
 #[test]
 fn whole_processes_are_encrypted_and_restored_however_they_are_captured() {
-    // Words of the memory that `steps` fills, between those that it touches later; and what every rank has on its stack.
+    // Words of the memory that `steps` fills, between those that it touches later; and a value that every rank has on its stack.
     let words = |first: u64| (first..first + 4).flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
     let mut marks: BTreeSet<_> = (0..240).step_by(8).map(|page| words(page * 512 + 200)).collect();
     marks.insert(MARK.1.as_bytes()[..MARK_BYTES].to_vec());

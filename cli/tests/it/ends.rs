@@ -1,4 +1,4 @@
-//! Programs that end themselves, and programs that connect late, or never, or not all: what the job makes of it, and its exit code.
+//! Programs that end themselves, and programs that connect late, or never, or not all: the outcome of the job, and its exit code.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ fn who_ends_well_without_a_session_in_which_another_waits_ends_the_job() {
     }
 }
 
-/// The program's code, at once, once, and one line that says so.
+/// The program's code, at once, once, and one line about it.
 fn ended_with(done: &Done, rank: u32, code: i32) {
     assert_eq!(done.code, Some(code), "{done:?}");
     let line = format!("stillwire: rank {rank} exited with code {code}; the job ends with code {code}");

@@ -1,4 +1,4 @@
-//! `stillwire env` prints what a shell takes, or says what is missing.
+//! `stillwire env` prints lines for a shell, or names the missing library.
 
 use std::process::Command;
 

@@ -9,7 +9,7 @@ use crate::support::{
     Done, Place, Running, STILLWIRE, children, done, keepers, runs, signal, stillwire, wait_until,
 };
 
-/// What root needs to become a user without privileges and without a way to get any; others give up their ways alone.
+/// The command, run by a user without privileges and without a way to get any: root becomes another user, others give up their ways alone.
 fn ordinary(place: &Place, arguments: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.arg("--no-new-privs");
@@ -116,7 +116,7 @@ fn killed_ranks_and_keepers_come_back_under_their_ids() {
     kept(&job.finish());
 }
 
-/// So the program sees what it looks for.
+/// A check of the test program: it notices other ids.
 #[test]
 fn without_namespaces_ids_are_others() {
     let place = Place::new();
@@ -223,7 +223,7 @@ fn giving_them_up_is_told() {
     assert!(done.stdout.contains("FAULT gettid() is"), "{done:?}");
 }
 
-/// Each way in which they are not to be had says what to do.
+/// For each way in which they are unavailable the message has the cure.
 #[test]
 fn where_there_are_none_the_next_step_is_told() {
     if !is_possible("where_there_are_none_the_next_step_is_told") {
@@ -243,7 +243,7 @@ fn where_there_are_none_the_next_step_is_told() {
         done.says(words);
         done.says(&["or start without --pid-namespace"]);
     };
-    // Whoever may make namespaces makes no user namespace first.
+    // A user with the right to make namespaces makes no user namespace first.
     let without_rights = "setpriv --bounding-set=-all --inh-caps=-all";
     let words = ["cannot make a user namespace: No space", "raise user.max_user_namespaces"];
     refused("max_user_namespaces", without_rights, &words);

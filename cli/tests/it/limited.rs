@@ -1,4 +1,4 @@
-//! What ranks write of images, and what keepers fold of parity, obeys the limit of their node's disk: it takes at least as long as the limit says.
+//! Images that ranks write, and parity that keepers fold, obey the limit of their node's disk: the work takes at least as long as the limit implies.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{Place, Running, done, signal, stillwire, wait_until};
 /// Of two nodes.
 const RANKS: f64 = 4.0;
 
-/// What a burst lets through at once is little beside that.
+/// Beside that the bytes that a burst lets through at once are few.
 const TOLERATED: f64 = 0.9;
 
 /// A job whose nodes have this limit for their two ranks.
@@ -55,7 +55,7 @@ fn images_of_whole_processes_obey_the_disks_limit() {
             assert!(next > RANKS * 0.5e6, "{capture}: {next} bytes are soon written");
             assert!(next < whole * 0.9, "{capture}: {next} of {whole} bytes: no delta");
         }
-        // Who was restored obeys it, too.
+        // A restored rank obeys it, too.
         signal(job.ranks()[1], "KILL");
         job.wait_for("all ranks run again");
         limited(&job, 40, &format!("{capture}, restored"));
@@ -106,7 +106,7 @@ fn parity_is_folded_below_the_disks_limit() {
     let least_s = 0.8 * next / (f64::from(LIMIT_MB_PER_S) * 1e6);
     let folded_s = committed.elapsed().as_secs_f64();
     assert!(folded_s >= least_s, "{next} bytes of images: folded in {folded_s} s, at the limit {least_s}");
-    // What is being folded when the job ends is folded to its end.
+    // A fold that is under way when the job ends is completed.
     limited(&job, LIMIT_MB_PER_S, "a third one");
     job.signal("INT");
     assert_eq!(job.finish().code, Some(130));

@@ -1,5 +1,5 @@
-//! What nodes have noted of each other, and what they keep for each other, is damaged on more of them than may be lost, while all images are whole: nothing is lost, and
-//! `repair` has it protected again.
+//! Records and protection data are damaged on more nodes than may be lost, while all images are whole: nothing is lost, and
+//! `repair` restores the protection.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn a_lost_node_is_rebuilt_from_nodes_whose_notes_are_damaged() {
     is_protected_again(&place, &kept, "a node and a note");
 }
 
-// What has lost an image as well cannot be computed, and nothing is claimed.
+// Where an image is lost as well, nothing can be computed, and nothing is claimed.
 #[test]
 fn where_images_are_lost_too_it_stays_lost() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! `stillwire restart` of whole processes where something of what they had is missing, or another one: what was expected, what is there, and what
-//! to do. Nothing is tried for long that would fail in the same way, and what is put back is gone on with.
+//! `stillwire restart` of whole processes with a resource that is missing, or another one: the message has the expected resource, the one that is
+//! there, and the cure. Nothing is tried for long that would fail in the same way, and a job whose resources are put back goes on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Saved {
         done(stillwire(&["restart", &self.place.job_text()]).env("STILLWIRE_PROVIDER", library()))
     }
 
-    /// It is refused with these words, as the last thing that is said but for what to do.
+    /// It is refused, and these words are the last ones of the message but for the cure.
     fn is_refused(&self, words: &[&str]) {
         let refused = self.restart();
         assert_eq!(refused.code, Some(4), "{refused:?}");
@@ -207,7 +207,7 @@ fn the_right_to_write() {
     let job = saved.place.job_text();
     let mut command = stillwire(&["restart", &job]);
     if nix::unistd::geteuid().is_root() {
-        // Whom modes say nothing: as somebody else.
+        // Modes do not bind root: so as somebody else.
         let open =
             |path: &Path| Command::new("chmod").arg("755").arg(path).status().expect("the tool `chmod`");
         open(&saved.folder);

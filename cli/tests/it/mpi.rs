@@ -1,5 +1,5 @@
-//! `stillwire run` of programs of MPI libraries: what speaks PMI-1, what is linked to an MPI library, and clients that do
-//! what they should not. The real libraries are run by `tests/mpi/run`; here a small C program speaks, and libraries are
+//! `stillwire run` of programs of MPI libraries: programs that speak PMI-1, programs that are linked to an MPI library, and clients that
+//! misbehave. The real libraries are run by `tests/mpi/run`; here a small C program speaks, and libraries are
 //! empty files with the right names.
 
 use std::fs;
@@ -62,7 +62,7 @@ fn a_rank_is_part_of_no_other_job() {
     );
 }
 
-/// R12: what a rank's provider leaves with the keeper when it closes a port, another rank's provider gets.
+/// R12: the state that a rank's provider leaves with the keeper when it closes a port goes to another rank's provider.
 #[test]
 fn the_keeper_answers_for_ports_that_providers_have_closed() {
     let provider = provider();
@@ -209,7 +209,7 @@ fn what_is_no_pmi_ends_the_job_with_a_reason() {
     }
 }
 
-/// What rank 0 says to spawn so many clients with these steps after `init`; the next step comes when they run.
+/// Rank 0's messages that spawn so many clients with these steps after `init`; the next step comes when they run.
 fn spawning(processes: u32, hints: &[(&str, &str)], program: &str, steps: &[&str]) -> Vec<String> {
     let mut lines =
         vec!["mcmd=spawn".to_owned(), format!("nprocs={processes}"), format!("execname={program}")];
@@ -471,7 +471,7 @@ fn what_a_library_leaves_in_memory_goes_when_its_launcher_is_killed() {
     fs::remove_file(others).unwrap();
 }
 
-/// What the ranks of a job see as its key, one line each, and everything that others can read of them.
+/// The key as the job's ranks see it, one line each, and everything that others can read of the ranks.
 fn keys(script: &str, command: &mut Command) -> (Vec<String>, String) {
     let done = done(command.env_remove("STILLWIRE_KEY_FILE").args(["--", "sh", "-c", script]));
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -578,7 +578,7 @@ fn an_mpi_program_that_dies_before_it_begins_is_not_started_again() {
     assert!(!failed.stderr.contains("rolling back"), "{failed:?}");
 }
 
-/// What stands for Open MPI's launcher: prints its words as that prints them, and does what the variable `DO` says.
+/// A stand-in for Open MPI's launcher: prints its arguments in that launcher's form, and runs the variable `DO`.
 const MPIRUN: &str = "#!/bin/sh
 [ \"$1\" = --version ] && echo 'mpirun (Open MPI) 5.0.0' && exit
 echo \"[1,0]<stdout>: $*\"
@@ -626,7 +626,7 @@ fn an_open_mpi_program_is_run_by_its_own_mpirun() {
 #[test]
 fn without_its_mpirun_an_open_mpi_program_is_refused() {
     let (folder, provider) = (linked("libmpi.so.40"), provider());
-    // A mpirun of another library is none. Folders above the test's own are not looked into, whatever this machine has installed there.
+    // A mpirun of another library is none. Folders above the test's own are not looked into: this machine may have one installed there.
     let (bin, deep) = (folder.path().join("bin"), folder.path().join("a/b/c/d"));
     fs::create_dir_all(&bin).unwrap();
     fs::create_dir_all(&deep).unwrap();

@@ -1,5 +1,5 @@
-//! Which MPI library a program gets: found by what it loads, named by a person, or given in place of one that cannot load the provider. Libraries are small C files with
-//! the right names; real ones are run by `tests/mpi/run` and `tests/mpi/foreign`.
+//! Which MPI library a program gets: found by the libraries that it loads, named by a person, or given in place of one that cannot load the provider.
+//! Libraries are small C files with the right names; real ones are run by `tests/mpi/run` and `tests/mpi/foreign`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn provider() -> PathBuf {
     path
 }
 
-/// A library that prints its name when it begins. WORDS is what its file shows of itself.
+/// A library that prints its name when it begins. WORDS are the words that its file contains.
 const LIBRARY: &str = r#"
 #include <stdio.h>
 const char words[] = WORDS;
@@ -155,7 +155,7 @@ fn a_program_runs_on_an_mpich_that_can_load_the_provider() {
         assert_eq!((run.code, run.stdout.as_str()), (Some(0), "[0] begun by the given\n"), "{run:?}");
         run.says(&[&format!("libmpich.so.12 ({}) is replaced by {given}", place.text("own/libmpich.so.12"))]);
     }
-    // One that is found: beside what PATH names, or in an environment of python.
+    // One that is found: beside the folders of PATH, or in an environment of python.
     let path = format!("{}:/usr/bin:/bin", place.text("given/bin"));
     for (variable, value) in [("PATH", path), ("VIRTUAL_ENV", place.text("given"))] {
         let mut command = place.command(&["run", "-n", "1", "--json"]);
@@ -273,7 +273,7 @@ fn a_python_program_is_an_mpi_program_if_it_imports_mpi4py() {
         command.env("PYTHONPATH", place.at("")).current_dir(place.at(""));
         done(command.args(options).args(["--", "python3"]).args(words))
     };
-    // What an MPI program cannot have: nobody takes this one for one, whatever mpi4py there is.
+    // These options are rejected for MPI programs: this program does not count as one, although mpi4py is there.
     let plain = run(&["--on-fault", "restart", "--auth", "full"], &["plain.py"]);
     assert_eq!((plain.code, plain.stdout.matches("plain").count()), (Some(0), 2), "{plain:?}");
     for words in [&["uses.py"][..], &["above.py"], &["-c", "import mpi4py.MPI"], &["-m", "uses"]] {
@@ -320,7 +320,7 @@ fn a_library_that_takes_another_network_is_noticed_where_checkpoints_are_wanted(
         "in no checkpoint",
         "--mpi-from",
     ]);
-    // What is no MPI library is none.
+    // A file that is no MPI library is not taken for one.
     let other = run("program.c");
     assert_eq!(other.code, Some(0), "{other:?}");
 }

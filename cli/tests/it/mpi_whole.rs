@@ -101,7 +101,7 @@ fn kill_one(job: &mut Running, rank: usize) {
     job.wait_for("all ranks run again");
 }
 
-/// What each rank printed, in order and each line once: after a restore it may come again.
+/// The lines that a rank printed, in order and each once: after a restore a line may come again.
 fn printed(done: &Done, rank: u32) -> Vec<String> {
     let start = format!("[{rank}] ");
     let mut lines: Vec<String> = Vec::new();
@@ -240,7 +240,7 @@ fn a_keeper_is_killed_while_others_wait_in_a_barrier() {
     assert!((0..2).all(|rank| printed(&done, rank).last().is_some_and(|line| line == "done")), "{done:?}");
 }
 
-/// R12, R26: what a rank had put that ended, others get in every later life; its exit code is the job's.
+/// R12, R26: values that an ended rank had put are there for others in every later life; its exit code is the job's.
 #[test]
 fn a_rank_that_has_ended_is_known_in_later_lives() {
     let place = Place::new();
@@ -293,7 +293,8 @@ fn spawn(child: &str) -> Vec<String> {
     .to_vec()
 }
 
-/// The life ends with a rank that is the only one of its node: no rank is left there to be killed, and what it had spawned ends all the same.
+/// The life ends with a rank that is the only one of its node: no rank is left there to be killed, and the processes that it had spawned end all the
+/// same.
 #[test]
 fn what_a_rank_has_spawned_ends_with_its_life() {
     let place = Place::new();
@@ -371,7 +372,7 @@ fn how_a_saved_program_ends_is_how_an_unsaved_one_does() {
     }
 }
 
-/// MPI libraries say so and exit at once.
+/// MPI libraries report an abort and exit at once.
 #[test]
 fn who_aborts_and_exits_is_heard() {
     let place = Place::new();

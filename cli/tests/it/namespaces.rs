@@ -1,7 +1,7 @@
 //! Jobs on a disk and a network of their own, which fill up, become read-only, go away, and have listeners.
 //!
 //! Each test runs itself again in namespaces of its own (the tools `unshare`, `mount`, `ip`), where it may do all that without
-//! being anybody special; where the system does not allow that it says so and passes.
+//! being anybody special; where the system does not allow that it is skipped with a message.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,7 +96,7 @@ fn a_full_disk() {
     let lost = job.finish();
     assert!(!lost.stderr.contains("rolling back"), "{lost:?}");
     crate::support::wait_until("the guard has cleaned up", || place.lock_is_free());
-    // What was given up leaves room, so one may still have been committed after the disk was full.
+    // An abandoned generation leaves room, so one may still have been committed after the disk was full.
     let kept = place.generations("committed");
     let refused = done(&mut stillwire(&["restart", &place.job_text()]));
     assert_eq!(refused.code, Some(4), "{refused:?}");
@@ -200,7 +200,8 @@ fn make_read_only(at: &std::path::Path) {
     crate::support::wait_until("the disk is read-only", read_only);
 }
 
-/// A rank dies while node 1 can write nothing: what it has counts, and the job goes on from it, without checkpoints until there is room.
+/// A rank dies while node 1 can write nothing: its generations count, and the job goes on from the newest one, without checkpoints until there is
+/// room.
 fn rank_dies(place: &Place, mut job: crate::support::Running, allow: impl FnOnce()) {
     job.wait_for("was abandoned");
     let kept = place.generations("committed");
@@ -304,7 +305,7 @@ impl Listener {
     fn new() -> Listener {
         let all = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll);
         let all = all.expect("in a network of one's own everybody may listen");
-        // What comes while nobody looks should not be lost.
+        // Packets that come while nobody reads must not be lost.
         let _ = nix::sys::socket::setsockopt(&all, nix::sys::socket::sockopt::RcvBuf, &(64 << 20));
         Listener(all)
     }
@@ -364,7 +365,7 @@ fn frames_that_somebody_has_recorded() {
     let mut recorded = listener.heard();
     assert!(recorded.len() > 100, "{} packets", recorded.len());
     recorded.truncate(5000);
-    // What is sent again arrives.
+    // A frame that is sent again arrives.
     let own = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let mut to_us = recorded[0].clone();
     to_us[IP_BYTES + 2..IP_BYTES + 4].copy_from_slice(&own.local_addr().expect("bound").port().to_be_bytes());

@@ -1,6 +1,7 @@
 //! Jobs over a NIC of their own: two hosts that are network namespaces, with a pair of virtual Ethernet devices between them.
 //!
-//! AF_XDP takes the rights of the system's administrator, and those of a user namespace do not count: elsewhere the tests that need it say so and pass.
+//! AF_XDP takes the rights of the system's administrator, and those of a user namespace do not count: elsewhere the tests that need it are skipped
+//! with a message.
 
 use std::process::{Command, Stdio};
 
@@ -92,7 +93,7 @@ fn auto_stays_with_udp_where_a_device_copies() {
     let copies = "udp (not xdp:eth0: its driver copies frames";
     wait_for_nics(copies);
     hosts.kill(job);
-    // Somebody else has a program at the device: it is left alone, and told of.
+    // Somebody else has a program at the device: it is left alone, and reported.
     let config = drivers::xdp::XdpConfig::new("eth0", "10.78.0.1:0".parse().expect("an address"));
     let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
     let mut job = hosts.place.restart(&[]);
@@ -131,7 +132,7 @@ fn ranks_go_from_one_nic_to_another_while_they_run() {
     }
     let moved = rail_when_free(&["--nic", "xdp:eth0", "--json"]);
     assert_eq!(moved.json()["ranks"][1]["refused"], Value::Null, "{moved:?}");
-    // The job's own choice is UDP; who is rolled back comes back over what it has been given.
+    // The job's own choice is UDP; a rolled-back rank comes back over the NIC that it was given.
     signal(job.ranks()[0], "KILL");
     job.wait_for("all ranks run again");
     wait_for_nics("xdp:eth0");
@@ -160,7 +161,7 @@ fn a_rank_that_cannot_have_a_nic_goes_on_as_it_was() {
     refused(&["--nic", "verbs:rxe0"], "the NIC verbs:rxe0 is not available");
     refused(&["--nic", "verbs:rxe0", "--rank", "1"], "all ranks have to change it together");
     refused(&["--nic", "xdp:eth0", "--rank", "2"], "there is no rank 2, only 0 to 1");
-    // Whoever holds the queue keeps it, and the rail is what it was.
+    // The holder of the queue keeps it, and the rail is unchanged.
     let at = "10.78.0.1:0".parse().expect("an address");
     let config = drivers::xdp::XdpConfig::new("eth0", at);
     let theirs = drivers::xdp::XdpDriver::open(&config).expect("rights and a device");
@@ -199,7 +200,7 @@ fn a_rank_without_rights_goes_on_as_it_was() {
     verified(&job.finish());
 }
 
-/// What opens AF_XDP sockets for ranks here, until it is dropped.
+/// A helper that opens AF_XDP sockets for ranks here, until it is dropped.
 struct Helper(Running);
 
 impl Helper {
@@ -242,7 +243,7 @@ fn ranks_without_rights_have_a_helper() {
     job.wait_for("all ranks run again");
     job.wait_for("committed");
     wait_for_nics(by_helper);
-    // The helper dies: what comes goes through the kernel, which is told.
+    // The helper dies: frames go through the kernel, which the rank reports.
     helper.0.signal("KILL");
     helper.0.finish();
     let gone = "xdp:eth0 (its nic-helper is gone: frames pass through the kernel)";
@@ -269,7 +270,7 @@ fn ranks_without_rights_have_a_helper() {
     }
 }
 
-/// The one sends no longer frames than the other takes, which its own device would: they would be lost, and nobody told.
+/// The one sends no longer frames than the other takes, although its own device would: they would be lost without a report.
 #[test]
 fn hosts_of_different_mtus_understand_each_other() {
     if outside("hosts_of_different_mtus_understand_each_other") {
@@ -303,7 +304,7 @@ fn a_rail_whose_device_goes_down_goes_on_over_udp() {
     assert!(nics()[1].starts_with("xdp:eth0"), "{:?}", nics());
     job.wait_for("committed");
     job.wait_for("committed");
-    // With the device back it can be had again.
+    // With the device back it is available again.
     let moved = rail_when_free(&["--nic", "xdp:eth0", "--rank", "0"]);
     assert_eq!(moved.code, Some(0), "{moved:?}");
     wait_for_nics("xdp:eth0");
@@ -372,7 +373,7 @@ fn a_nic_is_checked_before_anything_starts() {
     let by_variable = run(&[]);
     assert_eq!(by_variable.code, Some(2), "{by_variable:?}");
     by_variable.says(&["STILLWIRE_NIC: the NIC is 'tcp', expected auto, udp, xdp:INTERFACE"]);
-    // What is said to the command counts.
+    // The command's option takes precedence.
     let by_option = run(&["--nic", "udp"]);
     assert_eq!(by_option.code, Some(0), "{by_option:?}");
     let contradiction = run(&["--nic", "xdp:eth0", "--rails", "shm"]);

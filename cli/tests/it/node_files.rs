@@ -58,7 +58,7 @@ fn every_file_of_a_node_is_looked_at_and_mended() {
     for path in &all {
         let name = path.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
         if name == "job" {
-            // Nothing can be rebuilt in a directory that does not say whose it is.
+            // Nothing can be rebuilt in a directory that does not name its job.
             let before = fs::read(path).expect("a file");
             damage(path);
             let found = verify(&place);
@@ -80,7 +80,7 @@ fn every_file_of_a_node_is_looked_at_and_mended() {
     is_mended(&place, &kept[0]);
 }
 
-// Records alone do not tell how many there were.
+// Records alone do not show how many there were.
 #[test]
 fn parity_that_ends_at_a_record_is_found_and_mended() {
     let place = Place::new();
@@ -101,7 +101,7 @@ fn parity_that_ends_at_a_record_is_found_and_mended() {
     }
 }
 
-// Whoever lost the records of one node in two places would lose that node with the second one.
+// A group that lost the records of one node in two places would lose that node with the second one.
 #[test]
 fn what_nodes_have_noted_of_another_one_is_mended_before_that_one_is_lost() {
     let place = Place::new();
@@ -130,7 +130,7 @@ fn newest_on_nodes(place: &Place) -> (String, usize, usize, u64) {
 #[test]
 fn ls_says_how_far_a_generation_has_come() {
     let place = Place::new();
-    // What is durable stays unprotected as long as the links crawl.
+    // Durable images stay unprotected as long as the links are slow.
     let mut job = place.run(&["--nodes", "2", "--parity", "xor", "--encode-budget", "link=100"]);
     job.wait_for("all ranks run");
     let mut looks = 0;

@@ -1,5 +1,5 @@
-//! Nodes are destroyed in each phase of a checkpoint, which is told by files and not by time. What comes back is what was told as committed, or what was on
-//! its way then.
+//! Nodes are destroyed in each phase of a checkpoint, which files show, and not the time. The job goes back to the reported committed generation, or
+//! to one that was on its way then.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use store::GenerationId;
 
-/// What a job is made of: one group, of which two nodes may be lost.
+/// The layout of a job: one group, of which two nodes may be lost.
 #[derive(Clone, Copy)]
 struct Setup {
     nodes: usize,
@@ -30,7 +30,7 @@ impl Setup {
         let (nodes, ranks) = (self.nodes.to_string(), self.ranks.to_string());
         let mut command =
             stillwire(&["run", "-n", &ranks, "--nodes", &nodes, "--ckpt-dir", &place.job_text()]);
-        // What protecting takes is stretched, so that its phases can be met.
+        // The link limit stretches the phases of protecting, so that the test can hit each of them.
         command.args(["--parity", self.parity, "--keep", "1", "--encode-budget", "link=4M", "--"]);
         command.args(place.sort());
         Running::start(command)
@@ -41,7 +41,7 @@ impl Setup {
     }
 }
 
-/// What a launcher says of a generation.
+/// A part of the launcher's message about a committed generation.
 const COMMITTED: &str = " committed (";
 
 /// A launcher that has not begun a checkpoint by then is asked again.
@@ -51,7 +51,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(5);
 struct Watched<'a> {
     place: &'a Place,
     setup: Setup,
-    /// The generation that the job has now: what is rebuilt of still older ones may appear at any time.
+    /// The generation that the job has now: files of still older ones that are being rebuilt may appear at any time.
     older: GenerationId,
     /// Those that were abandoned before it.
     known: BTreeSet<GenerationId>,
@@ -91,7 +91,7 @@ impl Watched<'_> {
     }
 }
 
-/// What lies in a folder; it may be gone by now.
+/// The entries of a folder; it may be gone by now.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
@@ -149,16 +149,17 @@ impl Stopped {
 }
 
 fn tell(pid: u32, signal: Signal) {
-    // Who is gone hears nothing.
+    // A process that is gone takes no signal.
     let _ = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal);
 }
 
-/// How far what lies on these disks has come: the last phase that shows.
+/// The last phase that the files on these disks show.
 fn phase_of(watched: &Watched<'_>) -> Option<usize> {
     (0..PHASES.len()).rev().find(|at| (PHASES[*at].1)(watched))
 }
 
-/// Begins checkpoints until one stands still in this phase and in no later one. Says where the job stands; `committed` becomes the newest that was told on the way.
+/// Begins checkpoints until one stands still in this phase and in no later one. Returns the job's processes; `committed` becomes the newest
+/// generation that was reported on the way.
 fn stopped_in<'a>(
     place: &'a Place,
     setup: Setup,
@@ -174,7 +175,7 @@ fn stopped_in<'a>(
         processes.insert(0, job.pid());
         checkpoint_until(&watched, job, name, PHASES[phase].1);
         processes.iter().for_each(|pid| tell(*pid, Signal::SIGSTOP));
-        // What is under way in the kernel ends before they stop.
+        // System calls that are under way end before the processes stop.
         wait_until("all stand still", || processes.iter().all(|pid| stands(*pid)));
         let new = watched.new_ones();
         if phase_of(&watched) == Some(phase) && new.len() == 1 {
@@ -182,7 +183,7 @@ fn stopped_in<'a>(
             return (Stopped { processes, generation }, watched);
         }
         Stopped { processes, generation: String::new() }.go_on();
-        // Nothing is left of what was asked for.
+        // Wait until the requested checkpoints are over.
         loop {
             *committed = generation_in(&job.wait_for(COMMITTED));
             if new.last().is_none_or(|last| number(committed) >= *last) {
@@ -239,7 +240,7 @@ fn kill(processes: &[u32]) {
     wait_until("they are gone", || processes.iter().all(|pid| !crate::support::runs(*pid)));
 }
 
-/// What survives the loss of nodes shows what was there when they were killed, and no more: the record of the job is there, or it is not.
+/// The files that survive the loss of nodes show the phase at the kill, and no later one: the job's commit record is there, or it is not.
 fn survives(watched: &Watched<'_>, phase: usize) {
     let found = phase_of(watched);
     assert!(found <= Some(phase), "{found:?} is left of {phase}");
@@ -247,10 +248,11 @@ fn survives(watched: &Watched<'_>, phase: usize) {
     assert_eq!(is_committed, phase >= COMMITTED_FROM, "{}", PHASES[phase].0);
 }
 
-/// The phase from which on the job's own directory says that the generation is committed.
+/// The phase from which on the job's own directory has the commit record of the generation.
 const COMMITTED_FROM: usize = 3;
 
-/// From what a job goes on that was stopped in a phase: what was committed then, and nothing else. Where a node had sealed, the others may have sealed and said so, too.
+/// The generation from which a job goes on that was stopped in a phase: the one committed then, and no other. Where a node had sealed, the others may
+/// have sealed and reported so, too.
 fn begins_right(phase: usize, began: &str, committed: &str, new: &str) {
     let name = PHASES[phase].0;
     match phase {
@@ -277,7 +279,7 @@ fn begun(place: &Place, setup: Setup) -> (Running, String) {
     (job, committed)
 }
 
-/// Waits until the job runs again. It has begun from what was told as committed, or from something newer; returns it.
+/// Waits until the job runs again. It has begun from the generation reported as committed, or from something newer; returns it.
 fn goes_on(job: &mut Running, committed: &str, nodes: &str, phase: &str) -> String {
     job.wait_for(&format!("rebuilding what {nodes} had"));
     let began = generation_in(&job.wait_for("begins from generation"));
@@ -286,7 +288,7 @@ fn goes_on(job: &mut Running, committed: &str, nodes: &str, phase: &str) -> Stri
     began
 }
 
-/// What a job has told as committed, of which `last` was the newest before.
+/// The newest generation that the job has reported as committed, of which `last` was the newest before.
 fn told<'a>(lines: impl Iterator<Item = &'a str>, last: String) -> String {
     let committed = lines.filter(|line| line.contains(COMMITTED)).map(generation_in);
     committed.chain([last]).max_by_key(|generation| number(generation)).expect("one at least")
@@ -305,7 +307,7 @@ fn are_destroyed_in_every_phase(setup: Setup, nodes: &[usize]) {
         stopped.go_on();
         let began = goes_on(&mut job, &committed, &names, phase.0);
         begins_right(at, &began, &committed, &stopped.generation);
-        // Also what it told before it noticed.
+        // Also reports from before it noticed.
         let told = told(job.seen.iter().map(String::as_str), committed);
         assert!(number(&began) >= number(&told), "{}: began from {began}, {told} was told", phase.0);
         committed = began;

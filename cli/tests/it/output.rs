@@ -44,7 +44,7 @@ fn a_reader_that_stops_reading_stops_nothing() {
     assert!(!place.generations("committed").is_empty());
 }
 
-// What was printed before the end is printed, however late it is read.
+// Output from before a rank's end is printed, however late it is read.
 #[test]
 fn a_slow_reader_misses_nothing() {
     let mut command = stillwire(&["run", "-n", "2", "--", "sh", "-c"]);
@@ -87,7 +87,7 @@ fn a_reader_that_goes_away_is_no_error() {
         let done = done(Command::new("sh").args(["-c", &script]));
         assert!(!done.stderr.contains("panicked"), "{command}: {done:?}");
     }
-    // A job does not end because nobody reads it any more: neither what its ranks print nor what is said about it.
+    // A job does not end because nobody reads it any more: neither the output of its ranks nor its messages.
     place.let_end();
     let script = format!(
         "{{ {STILLWIRE} restart {directory} 2>&1; echo $? > {directory}.code; }} | head -n 1 > /dev/null"

@@ -1,4 +1,4 @@
-//! What ranks print, over checkpoints and kills: nothing that was printed before a checkpoint is lost or comes twice, and no line has
+//! Output of ranks, over checkpoints and kills: no output from before a checkpoint is lost or comes twice, and no line has
 //! another one in its middle.
 
 use crate::support::programs::{library, program};
@@ -6,20 +6,20 @@ use crate::support::{Place, Running, signal, stillwire, wait_until};
 
 const LINES: &str = "3000";
 
-/// What the program prints on one of its outputs when nothing happens to it.
+/// The program's text on one of its outputs when nothing happens to it.
 fn undisturbed(errors: bool) -> String {
     let output = std::process::Command::new(program("prints")).args([LINES, "0"]).output().expect("it runs");
     String::from_utf8(if errors { output.stderr } else { output.stdout }).expect("words")
 }
 
-/// What was shown of one output of one rank.
+/// The shown lines of one output of one rank.
 fn lines(shown: &str, rank: u32, word: &str) -> Vec<String> {
     let start = format!("[{rank}] ");
     let own = shown.lines().filter_map(|line| line.strip_prefix(&start));
     own.filter(|line| line.contains(word)).map(str::to_owned).collect()
 }
 
-/// Follows what was shown through what was printed: in every life a piece that begins at a cut, not behind the end of the piece before. Only its
+/// Matches the shown lines with the printed text: each life shows a piece that begins at a cut, not behind the end of the piece before. Only its
 /// last line may lack its end, and only its first line its begin. Returns where the pieces begin. `half`: a line that had no end yet when a launcher
 /// was killed may be missing, up to the cut.
 fn follow(printed: &str, shown: &[String], half: bool) -> Vec<usize> {
@@ -91,7 +91,7 @@ fn what_is_printed_before_a_checkpoint_is_shown_once() {
     }
 }
 
-// A generation counts only when what was printed before it has been shown.
+// A generation counts only when output from before it has been shown.
 #[test]
 fn a_launcher_that_is_killed_has_shown_what_its_last_checkpoint_holds() {
     const KILLS: usize = 4;

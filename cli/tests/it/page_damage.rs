@@ -1,5 +1,5 @@
-//! Single pages of images are damaged on more nodes than may be lost. What counts is how many of the pages that belong together are damaged: as long as that is
-//! no more than parity makes up for, everything comes back; else it is said which pages keep it from that, and an older generation is taken.
+//! Single pages of images are damaged on more nodes than may be lost. The number of damaged pages that belong together decides: as long as that is
+//! no more than parity makes up for, everything comes back; else a message names the pages that prevent it, and an older generation is taken.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Page {
 /// Cycle, stripe, and page within the unit: pages of several nodes that have the same belong together.
 type Stripe = (u64, usize, u64);
 
-/// The pages that a node has of its images in a generation, by what they belong to.
+/// The pages that a node has of its images in a generation, by their stripes.
 fn pages(place: &Place, generation: &str, number: usize, losses: usize) -> BTreeMap<Stripe, Page> {
     let folder = folder(place, generation, number);
     let record = fs::read(folder.join(format!("content-{number:08}"))).expect("a record");
@@ -60,7 +60,7 @@ fn pages(place: &Place, generation: &str, number: usize, losses: usize) -> BTree
     found
 }
 
-/// A page on each of these nodes, no two of which belong together; of memory, so that who reads only tables does not see it.
+/// A page on each of these nodes, no two of which belong together; of memory, so that a reader of tables alone does not see it.
 fn apart(place: &Place, generation: &str, numbers: &[usize]) -> Vec<Page> {
     let mut taken = Vec::new();
     let mut chosen = Vec::new();
@@ -84,7 +84,7 @@ fn together(place: &Place, generation: &str, one: usize, other: usize) -> [Page;
     both.expect("images are long enough")
 }
 
-/// Every file below a folder, with what is in it.
+/// Every file below a folder, with its content.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -164,7 +164,7 @@ fn a_job_that_runs_mends_them_by_itself() {
     verified(&done);
 }
 
-// R28: pages that belong together are lost on more nodes than parity makes up for. Who has what is said, and nothing else is harmed.
+// R28: pages that belong together are lost on more nodes than parity makes up for. The message names the nodes, and nothing else is harmed.
 #[test]
 fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     let place = Place::new();
@@ -187,7 +187,7 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
         repaired.stdout.contains(&format!("generation {} is whole on all nodes", kept[0])),
         "{repaired:?}"
     );
-    // What could be mended is.
+    // Damage that can be repaired is repaired.
     repaired.says(&["node 3 has what it had: 0 files, 1 damaged pages"]);
     let mut job = place.restart(&[]);
     job.wait_for(&format!("begins from generation {}", kept[0]));
@@ -199,7 +199,7 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
     verified(&job.finish());
 }
 
-// R28: a node that has only lost a part is not said to have lost all.
+// R28: a node that has only lost a part is not reported as lost.
 #[test]
 fn nodes_that_are_lost_and_nodes_that_are_damaged_are_told_apart() {
     let place = Place::new();
@@ -222,7 +222,7 @@ fn what_one_round_has_mended_counts_in_the_next() {
     let kept = place.stopped(4, 2);
     let whole = images(&place, &kept[1]);
     let [cut, page] = together(&place, &kept[1], 1, 2);
-    // What lies before the cut can be read by others, and by nobody else.
+    // Other nodes can read the pages before the cut; the node itself cannot.
     let bytes = fs::read(&cut.path).expect("an image");
     fs::write(&cut.path, &bytes[..bytes.len() - 100]).expect("shorter");
     page.damage();
@@ -231,7 +231,7 @@ fn what_one_round_has_mended_counts_in_the_next() {
     assert!(images(&place, &kept[1]) == whole, "bit for bit");
 }
 
-// R28: so is what its checksums say of a page, while they are damaged themselves.
+// R28: damaged checksums of one node do not keep others from being rebuilt from its pages.
 #[test]
 fn damaged_checksums_beside_a_damaged_page_are_no_loss() {
     let place = Place::new();

@@ -115,7 +115,7 @@ fn a_rank_that_leaves_without_finishing_has_failed() {
             let done = ends(end, options);
             assert_eq!(done.code, Some(code), "{done:?}");
             let report = done.json();
-            // What the program itself asks for is done, whatever else is a fault.
+            // An abort by the program itself ends the job, also where exits are faults.
             let rollbacks = if end == "aborting" { 0 } else { rollbacks };
             assert_eq!((&report["outcome"], &report["rollbacks"]), (&"failed".into(), &rollbacks.into()));
             let reason = report["reason"].as_str().unwrap();
@@ -192,7 +192,7 @@ fn a_launcher_killed_together_with_its_guard_leaves_no_rank() {
     job.signal("KILL");
     job.finish();
     wait_until("every process is gone", || ranks.iter().chain(&guards).all(|pid| !runs(*pid)));
-    // What is half written is cleared by whoever goes on with the job.
+    // The next restart removes half-written generations.
     place.let_end();
     verified(&place.restart(&[]).finish());
     for state in ["writing", "complete", "abandoned", "collected"] {
@@ -200,7 +200,7 @@ fn a_launcher_killed_together_with_its_guard_leaves_no_rank() {
     }
 }
 
-// A person who changes their mind at once: whatever the job is doing.
+// A person who changes their mind at once, in any phase of the job.
 #[test]
 fn a_job_that_is_ended_while_it_starts() {
     for millis in [0, 2, 5, 10, 20, 40, 80] {

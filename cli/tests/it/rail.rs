@@ -79,7 +79,7 @@ fn all_ranks_go_to_another_address_and_back_while_they_run() {
         }
     }
     moved(&["--nic", "udp:eth1"], "udp:eth1");
-    // The job's own choice is another one; who is rolled back comes back over what was decided last.
+    // The job's own choice is another one; a rolled-back rank comes back over the NIC that was decided last.
     signal(process_of(0), "KILL");
     job.wait_for("all ranks run again");
     wait_for_nics("udp:eth1");
@@ -104,7 +104,7 @@ fn a_change_that_one_rank_cannot_make_changes_none() {
     let why = "the NIC udp:eth2 is not available: this host has no such interface";
     let others = format!("rank 0  over udp  refused: rank 1 does not: {why}");
     refused(&["--nic", "udp:eth2"], &[&others, &format!("rank 1  over udp  refused: {why}"), "2 of 2 ranks"]);
-    // One that says nothing.
+    // A silent one.
     let rank = process_of(1);
     signal(rank, "STOP");
     let silent = "rank 0  over udp  refused: rank 1: it has not answered in 10 s";
@@ -132,7 +132,7 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
         let mut command = stillwire(&["rail", &id, "--nic", nic, "--json"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool")
     };
-    // One stands still, so that it cannot be decided: the next life is over what they had.
+    // One stands still, so that it cannot be decided: the next life is over the NIC from before.
     let ranks = [0, 1].map(process_of);
     signal(ranks[1], "STOP");
     let asked = begin("udp:eth1");
@@ -146,7 +146,7 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
     wait_for_nics("udp");
     assert_eq!(nics(), ["udp", "udp"]);
     job.wait_for("committed");
-    // At whatever moment: both are over one, the old or the new.
+    // At any moment: both are over one, the old or the new.
     for (turn, delay) in (0..8).map(|turn| (turn, Duration::from_millis(turn * 4))) {
         let rank = process_of(usize::from(turn % 2 == 0));
         let asked = begin(["udp:eth1", "udp"][usize::from(turn % 4 > 1)]);
@@ -163,7 +163,7 @@ fn a_rank_that_is_killed_in_the_middle_leaves_all_on_one_nic() {
     verified(&job.finish());
 }
 
-// What a job goes over when it ends is what it goes over when it is restarted.
+// A restarted job goes over the NIC that it went over when it ended.
 #[test]
 fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
     if outside("a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same") {
@@ -181,7 +181,7 @@ fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
         wait_for_nics("udp:eth1");
         hosts.kill(job);
     }
-    // Where a host was not before, nobody knows what it has: it is what a person has named.
+    // Where a host was not before, nobody knows its NICs: the user's choice counts.
     let mut job = hosts.place.restart(&["--hosts", "localhost:1@10.78.0.1,third:1@10.78.0.2"]);
     job.wait_for(
         "ranks went over udp:eth1 last; with new hosts they go over udp, unless --nic says otherwise",
@@ -190,7 +190,7 @@ fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
     wait_until("both ranks say udp", || nics() == ["udp", "udp"]);
     moved(&["--nic", "udp:eth1"], "udp:eth1");
     hosts.kill(job);
-    // Who says otherwise has it otherwise, from then on.
+    // Another choice counts from then on.
     for options in [&["--nic", "udp"][..], &[]] {
         let mut job = hosts.place.restart(options);
         job.wait_for("committed");

@@ -67,7 +67,7 @@ fn a_named_generation_is_mended_from_the_nodes_as_the_newest_is() {
     verified(&done);
 }
 
-// What is older than what is committed may have been collected: it is not taken for lost.
+// A generation older than the committed ones may have been collected: it does not count as lost.
 #[test]
 fn a_named_generation_that_no_node_can_mend_is_named_and_nothing_begins() {
     let place = Place::new();

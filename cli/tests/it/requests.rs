@@ -16,7 +16,7 @@ const BYTES: [usize; 3] = [1000, 8, 300_000];
 const SENT_EARLY: u64 = 100;
 const AWAITED_EARLY: u64 = 200;
 
-/// What a rank keeps: its round, and the numbers of the requests that are open at its point.
+/// A rank's protected data: its round, and the numbers of the requests that are open at its point.
 #[derive(Default)]
 struct RankRegions {
     round: [u8; 8],

@@ -11,7 +11,7 @@ fn restarts(done: &Done) -> bool {
     done.stderr.contains("begins from generation")
 }
 
-/// Restarts the job, lets it end, and says which generation it began from.
+/// Restarts the job, lets it end, and returns the generation it began from.
 fn go_on(place: &Place, options: &[&str]) -> (String, Done) {
     let mut job = place.restart(options);
     let life = job.wait_for("begins from generation");
@@ -40,7 +40,7 @@ fn a_person_can_choose_the_generation() {
     let oldest = &generations[0];
     let (from, _) = go_on(&place, &["--generation", oldest]);
     assert_eq!(&from, oldest);
-    // A later life began from an older one: what it did not build on does not count any more.
+    // A later life began from an older one: generations on which it did not build do not count any more.
     for newer in &generations[1..] {
         let refused = done(&mut stillwire(&["restart", &place.job_text(), "--generation", newer]));
         assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -93,7 +93,7 @@ fn a_finished_job_is_not_restarted_unless_a_generation_is_named() {
     let newest = place.generations("committed").pop().expect("it was saved");
     let (from, again) = go_on(&place, &["--generation", &newest]);
     assert_eq!(from, newest);
-    // The newest generation may have been saved rounds before the sort saw that it may end, and now it sees that at once. What rounds come to
+    // The newest generation may have been saved rounds before the sort saw that it may end, and now it sees that at once. The result of rounds
     // is the same, as often as they are done.
     let (again, ended) = (outcome(&again), outcome(&ended));
     let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
@@ -267,7 +267,7 @@ fn a_program_that_does_not_fit_its_image_says_so() {
     done.says(&["bytes in the image", "restart with the same program and arguments"]);
 }
 
-// Images are not read before a rollback, but by the ranks that restore them: what is wrong there is found, the generation is
+// Images are not read before a rollback, but by the ranks that restore them: damage there is found, the generation is
 // passed over, and the one before it is restored.
 #[test]
 fn an_image_that_rots_while_the_job_runs() {

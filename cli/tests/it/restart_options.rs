@@ -1,4 +1,5 @@
-//! What a restart is told becomes the job's, as soon as all ranks run with it: the next one need not be told again. What is for one restart alone stays so.
+//! Options given to `restart` become the job's as soon as all ranks run with them, and the next restart need not repeat them. Options for one restart
+//! alone stay so.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +47,7 @@ impl Hosts {
         Hosts { place }
     }
 
-    /// Whom the remote shell was to reach since the last question.
+    /// Hosts that the remote shell was to reach since the last question.
     fn asked(&self) -> Vec<String> {
         let path = self.place.folder.path().join("asked");
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -72,7 +73,7 @@ fn hosts_and_domains_that_a_restart_was_told_are_the_job_s_from_then_on() {
     let spare = "a@127.0.0.1,spare@127.0.0.5,c@127.0.0.3,d@127.0.0.4";
     stopped(place.restart(&["--hosts", spare, "--domains", "r1,r9,r3,r4"]));
     assert_eq!(hosts.asked(), ["a", "c", "d", "spare"]);
-    // It is not told again.
+    // The option is not repeated.
     let mut job = place.restart(&[]);
     job.wait_for("all ranks run");
     assert_eq!(hosts.asked(), ["a", "c", "d", "spare"]);
@@ -102,7 +103,7 @@ fn what_did_not_come_to_run_is_not_kept() {
     hosts.asked();
     assert_eq!(file(&place.job()), before);
     assert_eq!(file(&hosts.node(0)), before);
-    // Nor is what a repair was told.
+    // Nor do a repair's options become the job's.
     let spare = "a@127.0.0.1,spare@127.0.0.5,c@127.0.0.3,d@127.0.0.4";
     let repaired = crate::support::done(&mut stillwire(&["repair", &place.job_text(), "--hosts", spare]));
     assert_eq!(repaired.code, Some(0), "{repaired:?}");

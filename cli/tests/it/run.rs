@@ -121,7 +121,7 @@ fn without_a_checkpoint_the_job_starts_again_from_the_beginning() {
     verified(&job.finish());
 }
 
-// Whatever the job is doing when a process dies (checkpoint, commit, start of a life): it recovers.
+// A process dies in any phase of the job (checkpoint, commit, start of a life): it recovers.
 #[test]
 fn a_job_survives_a_kill_at_any_instant() {
     let place = Place::new();

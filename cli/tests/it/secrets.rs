@@ -1,4 +1,4 @@
-//! What is secret in the launcher's environment stays there: no keeper, no rank and no image of a whole process gets it.
+//! Secrets in the launcher's environment stay there: no keeper, no rank and no image of a whole process gets them.
 
 use std::fs;
 use std::net::TcpListener;
@@ -72,7 +72,7 @@ fn the_key_is_in_no_process_and_no_image() {
     assert!(!has_bytes(&place.job(), key().as_bytes()), "an image has the key");
 }
 
-// What ranks are told of the key they have in their memory, and so in their images, which are encrypted with it.
+// Ranks have the key in their memory, and so in their images, which are encrypted with it.
 #[test]
 fn the_key_of_images_is_in_no_environment_and_no_image() {
     let place = Place::new();

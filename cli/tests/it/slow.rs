@@ -1,4 +1,5 @@
-//! One node among fast ones is slow: its link has a real limit (`tc`, token bucket), in namespaces that are hosts. The program runs on, and is told who is late.
+//! One node among fast ones is slow: its link has a real limit (`tc`, token bucket), in namespaces that are hosts. The program runs on, and the late
+//! node is reported.
 
 use std::fs;
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::process::Command;
 use crate::support::namespaces::{Host, enter, tool};
 use crate::support::{Place, Running, done, stillwire, verified, wait_until};
 
-/// Of the slow link, in both directions: a round of the program takes about a second, and what is to be protected several times as long as it may.
+/// Of the slow link, in both directions: a round of the program takes about a second, and protecting takes several times as long as it may.
 const RATE: &str = "1mbit";
 
 /// Three hosts, `a`, `b` and `c`, with a rank each, and one more on `a`.
@@ -70,7 +71,7 @@ impl Hosts {
         job
     }
 
-    /// What is sent to `c`, and what it sends.
+    /// Changes both directions of the link of `c`.
     fn link(&self, change: &str) {
         tool("tc", &format!("qdisc {change}").replace("DEVICE", "to3"));
         let inside = format!("-t {} -n tc qdisc {change}", self.hosts[2].first);
@@ -97,7 +98,7 @@ impl Hosts {
     }
 }
 
-// R27: who is late costs that generation and nothing else.
+// R27: a late node costs that generation and nothing else.
 #[test]
 fn a_slow_node_is_named_and_costs_checkpoints_until_it_is_fast_again() {
     let Some(hosts) = Hosts::inside("a_slow_node_is_named_and_costs_checkpoints_until_it_is_fast_again")

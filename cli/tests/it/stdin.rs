@@ -1,4 +1,4 @@
-//! Standard input of the launcher, on its way to ranks: which read it, its end, and that a rollback reads exactly what comes after its checkpoint.
+//! Standard input of the launcher, on its way to ranks: which read it, its end, and that a rollback reads exactly the bytes after its checkpoint.
 
 use std::fs::File;
 use std::io::{PipeReader, Read as _, Seek as _, Write as _};
@@ -74,7 +74,7 @@ fn much_input_comes_whole_from_a_pipe_and_from_a_file() {
     assert_eq!(from_file.stdout, wanted, "{from_file:?}");
 }
 
-// Whoever has the same file or pipe after the job finds the rest, as it was.
+// The next reader of the same file or pipe finds the rest, as it was.
 #[test]
 fn a_rank_that_does_not_read_leaves_the_input_to_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn numbered(lines: std::ops::Range<u32>) -> Vec<u8> {
     lines.flat_map(|line| format!("line {line} of the input\n").into_bytes()).collect()
 }
 
-/// What a program prints last that reads this undisturbed.
+/// The last line of a program that reads this input undisturbed.
 fn undisturbed(bytes: &[u8]) -> String {
     let done = done(Command::new(program("lines")).arg("0").stdin(holding(bytes)));
     done.stdout.lines().last().expect("a sum").to_owned()
@@ -246,7 +246,7 @@ fn a_limit_stops_reading_until_a_checkpoint_is_committed() {
     assert_eq!(done.stderr.matches("--stdin-limit").count(), 1, "{}", done.stderr);
 }
 
-// The images are secret: so is what was read.
+// The images are secret: so is the input.
 #[test]
 fn an_encrypted_job_writes_no_input_on_the_disk() {
     let place = Place::new();

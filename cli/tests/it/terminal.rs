@@ -312,7 +312,7 @@ fn a_restored_program_has_the_settings_of_its_terminal() {
     logged("all ranks run");
     signal(launcher, "USR1");
     logged("committed");
-    // Typed after the cut, and so a second time after the rollback; what was typed before it is not.
+    // Typed after the cut, and so a second time after the rollback; keys typed before it are not.
     terminal.type_in("b");
     terminal.wait_for("got <b> by key");
     for next in ["c", "d"] {

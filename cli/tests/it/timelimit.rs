@@ -18,7 +18,7 @@ fn a_native_job_is_saved_before_its_limit_and_goes_on() {
     assert!(ranks.iter().all(|rank| !runs(*rank)));
     assert_eq!(place.generations("committed").len(), 1);
 
-    // What `run` was told holds for every start.
+    // The limit given to `run` holds for every start.
     let second = place.restart(&["--json"]).finish();
     assert_eq!(second.code, Some(5), "{second:?}");
     let report = second.json();
@@ -27,7 +27,7 @@ fn a_native_job_is_saved_before_its_limit_and_goes_on() {
     assert_eq!(words("reason"), "the time limit of 4s has come; the job is saved");
     assert_eq!(place.generations("committed").last(), Some(&words("committed")));
 
-    // Unless this start is told another one.
+    // Unless this start is given another one.
     place.let_end();
     verified(&place.restart(&["--time-limit", "1h"]).finish());
 }
@@ -54,7 +54,7 @@ fn a_program_that_knows_nothing_of_it_needs_as_many_starts_as_it_needs() {
         let printed = starts.iter().flat_map(|done| done.stdout.lines());
         let last = printed.filter_map(|line| line.strip_prefix(&start)).next_back();
         assert_eq!(last, Some(sum.as_str()), "rank {rank}: {starts:?}");
-        // Nothing is printed twice: what was done after a checkpoint is not much, and nothing before it is lost.
+        // Nothing is printed twice: the work after a checkpoint is not much, and nothing before it is lost.
         let steps = |done: &Done| {
             let start = format!("[{rank}] step ");
             let own = done

@@ -14,7 +14,7 @@ fn ranks_that_leave_out_mpi_finalize_end_well_if_nobody_misses_them() {
     let one = ends(3, &[], &[&["map"], &BARRIER, &["only:1", "exit:0", "sleep:1"], &END]);
     assert_eq!(one.code, Some(0), "{one:?}");
     one.says(&["rank 1 ended with exit code 0 without MPI_Finalize"]);
-    // Whoever does call it is not named.
+    // A rank that does call it is not named.
     let none = ends(2, &["--json"], &[&["map"], &BARRIER, &END]);
     assert_eq!((none.code, &none.json()["warnings"]), (Some(0), &serde_json::json!([])), "{none:?}");
 }
@@ -23,7 +23,7 @@ fn ranks_that_leave_out_mpi_finalize_end_well_if_nobody_misses_them() {
 fn a_rank_that_leaves_out_mpi_finalize_and_is_missed_has_died() {
     let words = "rank 1 ended with exit code 0 without MPI_Finalize, and ranks 0, 2 still ran";
     let waits: [(&[&str], Duration); 2] = [
-        // Nobody can see what another rank waits for.
+        // Nobody can see for which event another rank waits.
         (&["only:1", "exit:0", "sleep:60"], Duration::from_secs(10)),
         // At a barrier of PMI it is seen.
         (&["only:1", "exit:0", "sleep:1", "say:cmd=barrier_in", "hear:x"], Duration::ZERO),

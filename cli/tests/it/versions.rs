@@ -1,14 +1,14 @@
-//! Keepers and launchers of different builds: each says so, and what to do; also if they do not even have the same words.
+//! Keepers and launchers of different builds: each reports that, with the cure; also if they do not even have the same words.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::{Place, STILLWIRE, done, stillwire};
 
-/// Of a version that has other words behind what all versions have.
+/// A version that has other words behind the part that all versions share.
 const OTHER: &str = "99.0.0-next.1";
 
-/// A first frame: what all versions have at its beginning, and what none has behind it.
+/// A first frame: the beginning that all versions share, and behind it content that none has.
 fn frame(kind: u8, text: &str) -> Vec<u8> {
     let mut words = vec![kind, u8::try_from(text.len()).expect("short")];
     words.extend(text.as_bytes());
@@ -39,7 +39,7 @@ fn over_two(shell: &str) -> Command {
     stillwire(&["run", "-n", "2", "--hosts", hosts, "--remote-shell", shell, "--", "true"])
 }
 
-/// What a launcher and the keeper of another host say to each other first, as it lies on the link.
+/// The first frames of a launcher and of the keeper of another host, as they lie on the link.
 fn first_words(place: &Place) -> (Vec<u8>, Vec<u8>) {
     let said = |name: &str| place.folder.path().join(name);
     let (begin, ready) = (said("begin").display().to_string(), said("ready").display().to_string());
@@ -67,7 +67,7 @@ fn with_version(mut frame: Vec<u8>, other: &str) -> Vec<u8> {
     frame
 }
 
-/// What a launcher says that finds a keeper which begins with these words.
+/// A launcher's run with a keeper that begins with these bytes.
 fn refused(place: &Place, words: &[u8]) -> crate::support::Done {
     let said = place.folder.path().join("said");
     std::fs::write(&said, words).expect("a file");
@@ -132,7 +132,7 @@ fn a_launcher_names_the_version_of_a_keeper_of_other_words() {
         "install the same on both",
     ]);
     assert!(!named.stderr.contains("no frame"), "{named:?}");
-    // What begins otherwise, or with what is no version, is of nobody.
+    // A frame that begins otherwise, has no version, or lacks the rest comes from no keeper.
     let own = version_of(&first_words(&place).1);
     for stray in [frame(0x7f, OTHER), frame(0, "no version"), frame(0, &"9".repeat(100)), frame(0, &own)] {
         refused(&place, &stray).says(&["on other", "no frame"]);

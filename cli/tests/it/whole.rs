@@ -21,7 +21,7 @@ fn ended_with(done: &Done, ranks: u32, sum: &str) {
         let start = format!("[{rank}] ");
         let own: Vec<&str> = done.stdout.lines().filter_map(|line| line.strip_prefix(&start)).collect();
         assert_eq!(own.last(), Some(&sum), "rank {rank}: {done:?}");
-        // What was printed after the checkpoint comes again; nothing before it is lost.
+        // Steps that were printed after the checkpoint come again; no earlier step is lost.
         let numbers =
             own.iter().filter_map(|line| line.strip_prefix("step ")?.split(' ').next()?.parse().ok());
         let seen: BTreeSet<u64> = numbers.collect();
@@ -240,7 +240,7 @@ fn a_job_goes_on_after_everything_has_died() {
     }
 }
 
-/// What it remembers of where it was saved is old.
+/// The directory that the job remembers is out of date.
 #[test]
 fn a_job_whose_directory_was_moved_goes_on_and_is_saved_there() {
     let (place, there) = (Place::new(), Place::new());
@@ -341,7 +341,7 @@ fn a_program_with_points_of_its_own_is_left_alone_behind_a_script() {
     assert_eq!(done.stderr.matches("died").count(), 1, "{done:?}");
 }
 
-/// What of a rank is the launcher's or the tracker's does not keep it from being saved, and `doctor` knows it.
+/// Descriptors and mappings of a rank that belong to the launcher or the tracker do not keep it from being saved, and `doctor` knows it.
 #[test]
 fn nothing_speaks_against_saving_a_rank_that_is_saved() {
     let place = Place::new();
@@ -378,7 +378,7 @@ fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
     let mut job = Running::start(command);
     let said = job.wait_for("was abandoned");
     assert!(said.contains("rank 0 cannot be saved: ") && said.contains("child"), "{said}");
-    // It is said once, and known to whoever asks.
+    // It is reported once, and a later `ps` shows it.
     let ps = |option: &[&str]| {
         let words = [&["ps"], option].concat();
         done(stillwire(&words).env("XDG_RUNTIME_DIR", runtime.path()))

@@ -1,4 +1,4 @@
-//! `delta`: what of files has changed, as files that the caller names, or in a folder that is managed here.
+//! `delta`: the changes of files, as files that the caller names, or in a folder that is managed here.
 
 mod output;
 mod series;
@@ -300,7 +300,7 @@ fn sign(
     Ok(Exit::Success)
 }
 
-/// What a delta is made against.
+/// The base of a delta: its content, or its signature.
 struct From<'a> {
     base: Option<&'a Path>,
     signature: Option<&'a Path>,
@@ -332,7 +332,7 @@ fn open(path: &Path) -> Result<DirectoryReader, CliError> {
     Ok(Directory::open(parent)?.open_file(name)?)
 }
 
-/// What was written of a content.
+/// The report of a written delta.
 #[derive(Serialize)]
 struct Made {
     content: String,
@@ -443,7 +443,7 @@ fn apply(
     Ok(Exit::Success)
 }
 
-/// Writes what a chain holds. `newest` is the file that errors are about.
+/// Writes the content of a chain. `newest` is the file that errors name.
 fn restore(
     chain: &Chain<DirectoryReader>,
     newest: &Path,

@@ -1,4 +1,4 @@
-//! A file that is there whole or not at all, and what may stop its writing.
+//! A file that is there whole or not at all, and the check whether its writing has to stop.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use store::{Directory, Storage as _, StorageError};
 use crate::commands::interrupt::is_stopped;
 use crate::error::CliError;
 
-/// Err: somebody wants this to end.
+/// Err: the user ends this command.
 pub(super) fn go_on() -> Result<(), CliError> {
     if is_stopped() { Err(CliError::Stopped) } else { Ok(()) }
 }

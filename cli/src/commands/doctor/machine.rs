@@ -1,4 +1,4 @@
-//! The machine: what its kernel allows.
+//! The machine: the features that its kernel allows.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -75,7 +75,7 @@ fn memory_files() -> Finding {
     }
 }
 
-/// What a process that is saved is made of: a fork of one with huge pages takes a tenth of the time.
+/// Saving a process forks it; with huge pages the fork takes a tenth of the time.
 fn huge_pages() -> Finding {
     const WHAT: &str = "huge pages";
     let Some(text) = setting(HUGE) else {

@@ -1,4 +1,4 @@
-//! `stillwire doctor`: what a program would really run over, what the machine allows, and what to do about it.
+//! `stillwire doctor`: the libraries that a program would really run over, the features that the machine allows, and the cure of each problem.
 
 mod key;
 mod machine;
@@ -33,7 +33,7 @@ struct Finding {
     what: &'static str,
     state: State,
     found: String,
-    /// What to do, unless all is well.
+    /// The cure, unless all is well.
     fix: Option<String>,
 }
 

@@ -22,7 +22,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Bytes of a library's own words that are shown.
 const WORDS_MAX: usize = 300;
 
-/// What lies in the memory that one process shows to another.
+/// The value in the memory that one process exposes to another.
 const SHOWN: u64 = 0x5349_4d4f_4e53_4159;
 
 /// The questions.
@@ -53,13 +53,13 @@ pub(crate) enum Probe {
     },
 }
 
-/// What a libfabric is.
+/// A libfabric that was loaded.
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub(super) version: (u32, u32),
     /// The file that was loaded.
     pub(super) path: PathBuf,
-    /// Whether it offers the provider; else what it says.
+    /// Whether it offers the provider; else its error message.
     pub(super) offered: Result<(), String>,
 }
 
@@ -176,7 +176,7 @@ fn ask(question: &[OsString], variables: Vec<(OsString, OsString)>) -> io::Resul
     Err(io::Error::other(format!("{}{late} {}", output.status, words(&output.stderr))))
 }
 
-/// The first of what a library said.
+/// The beginning of a library's message.
 fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -185,7 +185,7 @@ fn words(bytes: &[u8]) -> String {
 
 fn open(library: &Path) -> io::Result<*mut c_void> {
     let path = CString::new(library.as_os_str().as_bytes())?;
-    // SAFETY: loads a library and runs its constructors, whatever they do: this process exists for that.
+    // SAFETY: loads a library and runs its constructors. They may do anything: this process exists for that.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !handle.is_null() {
         return Ok(handle);

@@ -6,13 +6,13 @@ use ::process::outside::refusals_of;
 
 use super::Finding;
 
-/// Looks from outside. Standard input, output and error are the launcher's, and so is what is connected to it, or what `PMI_FD` names.
+/// Looks from outside. Standard input, output and error are the launcher's, and so are the sockets connected to it, or the one that `PMI_FD` names.
 pub(super) fn look(pid: u32) -> Vec<Finding> {
     let standard = ["stdin", "stdout", "stderr"].into_iter().zip(0..);
     let mut handed_in: Vec<(String, i32)> =
         standard.map(|(name, number)| (name.to_owned(), number)).collect();
     match keeper_of(pid).and_then(|keeper| connected_to(pid, keeper).ok()) {
-        // What it calls its PMI may be its own by now.
+        // The process may have closed the descriptor that `PMI_FD` names and reused its number, so the keeper's sockets alone count.
         Some(sockets) => handed_in.extend(sockets.into_iter().map(|number| ("keeper".to_owned(), number))),
         None => handed_in.extend(pmi(pid).map(|number| ("pmi".to_owned(), number))),
     }
@@ -31,7 +31,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
         return vec![Finding::ok("process", format!("nothing prevents saving process {pid}"))];
     }
     let finding = |sentence: &String| {
-        // "descriptor 5 (what it is): why; what to do"
+        // "descriptor 5 (its kind): reason; cure"
         let (found, fix) =
             sentence.rsplit_once("; ").unwrap_or((sentence, "see docs/reference/image-format.md"));
         Finding::problem("process", found, fix)

@@ -28,7 +28,7 @@ pub(super) fn look(
     let steps: Vec<String> = detected.steps.iter().map(|step| step.display().to_string()).collect();
     let mut findings = vec![Finding::ok("program", steps.join(" -> "))];
     if detected.python == Some(Python::Unread) {
-        // Somebody asks about python itself: what a program gets that imports mpi4py.
+        // The user asks about python itself: look up the library of a program that imports mpi4py.
         let python = detected.last();
         ask_python(&program, &python, &mut detected);
         detected.mpi = Mpi::among(&detected.libraries);
@@ -56,7 +56,7 @@ pub(super) fn look(
 const NOT_FOUND: &str = "set LD_LIBRARY_PATH to the folder of the library, or build the program with its rpath; a program of MPICH can run on \
      another one (pip install mpich, or --mpi-from DIR)";
 
-/// What a program gets in place of its own libraries.
+/// The libraries that replace a program's own.
 fn exchanged(replacement: &Replacement) -> Vec<Finding> {
     let each = replacement.exchanges().into_iter().map(|Exchange { name, own, given }| {
         let own = own.map_or_else(|| "not found".to_owned(), |own| own.display().to_string());
@@ -71,7 +71,7 @@ fn exchanged(replacement: &Replacement) -> Vec<Finding> {
 
 /// Why a program cannot run over the provider.
 fn cannot(error: &CliError) -> Finding {
-    // "what it is. what to do"
+    // "problem. cure"
     let words = error.to_string();
     match words.split_once(". ") {
         Some((found, fix)) => Finding::problem("MPI", found, fix),

@@ -12,7 +12,7 @@ use transport::wire::{Body, Frame};
 use crate::commands::say;
 use crate::error::CliError;
 
-/// What a capture holds.
+/// The contents of a capture file.
 #[derive(Debug, Serialize)]
 pub(super) struct Captured {
     rail: String,
@@ -20,12 +20,12 @@ pub(super) struct Captured {
     damage: Option<String>,
 }
 
-/// One frame. What stands in its header, unless it is none of ours.
+/// One frame: its header, or the reason why the bytes are no frame of ours.
 #[derive(Debug, Serialize)]
 struct Explained {
     /// Nanoseconds since 1970.
     at_ns: u64,
-    /// "in" or "out"; `null`: the file does not say.
+    /// "in" or "out"; `null`: the file does not have it.
     direction: Option<&'static str>,
     /// Where to, of one that left.
     to: Option<String>,
@@ -60,7 +60,7 @@ struct Header {
     window_frames: u16,
     head_bytes: usize,
     payload_bytes: u32,
-    /// What its body says, in words.
+    /// Its body, in words.
     says: String,
 }
 

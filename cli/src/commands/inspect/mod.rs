@@ -1,4 +1,4 @@
-//! `inspect`: what a file of a job, of a delta, of a copy, or of a captured rail holds.
+//! `inspect`: the contents of a file of a job, of a delta, of a copy, or of a captured rail.
 
 mod capture;
 mod packed;
@@ -21,16 +21,16 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
 
-/// What a file is.
+/// An inspected file, by its kind.
 #[derive(Debug, Serialize)]
 #[serde(tag = "file", rename_all = "kebab-case")]
 enum Inspected {
     Image {
         #[serde(flatten)]
         image: ImageReport,
-        /// What stands in its port sections that are whole.
+        /// The contents of its undamaged port sections.
         ports: Vec<PortReport>,
-        /// What is wrong with the contents; `null`: every byte is as it was written.
+        /// Damage of the contents; `null`: every byte is as it was written.
         damage: Option<String>,
     },
     Manifest(store::describe::ManifestReport),
@@ -147,7 +147,7 @@ fn inspect_file(
     if let Some(kept) = protection::inspect_record(name, &bytes)? {
         return Ok(Inspected::Protection(kept));
     }
-    // Read it as what it says it is, so that damage is found.
+    // Parse it as the kind of its first words, so that damage is found.
     let checked = if bytes.starts_with(b"stillwire commit ") {
         CommitRecord::parse(&bytes).map(drop)
     } else if bytes.starts_with(b"stillwire decision ") {

@@ -14,10 +14,10 @@ use crate::commands::say;
 use crate::error::CliError;
 use crate::text;
 
-/// What stands behind the front of a stream of packets.
+/// A stream of packets, which follows a front.
 #[derive(Debug, Serialize)]
 pub(super) struct Packed {
-    /// `places` (of a copy), `job`, `delta`, `signature`, or `unknown`: what it holds is another's, or cannot be read without its key.
+    /// `places` (of a copy), `job`, `delta`, `signature`, or `unknown`: contents of another program, or contents that need a key to be read.
     holds: &'static str,
     encrypted: bool,
     block_bytes: u32,
@@ -29,9 +29,9 @@ pub(super) struct Packed {
     codecs: Vec<(String, u64)>,
     /// Of a delta.
     delta: Option<Delta>,
-    /// Of a signature: blocks, and the name of what it is of.
+    /// Of a signature: blocks, and the name of its content.
     signature: Option<(u64, String)>,
-    /// What is wrong with it; `null`: every byte is as it was written.
+    /// Its damage; `null`: every byte is as it was written.
     damage: Option<String>,
 }
 

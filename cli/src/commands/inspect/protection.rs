@@ -1,4 +1,4 @@
-//! Files by which nodes protect each other: who holds what.
+//! Files by which nodes protect each other.
 
 use std::io;
 
@@ -14,13 +14,13 @@ use crate::commands::say;
 use crate::error::CliError;
 use crate::text;
 
-/// What such a file holds.
+/// The contents of a protection file.
 #[derive(Debug, Serialize)]
 #[serde(tag = "holds", rename_all = "kebab-case")]
 pub(super) enum ProtectionFile {
     /// Pages of a node's parity: those that have changed with a generation, or all.
     Parity {
-        /// Of a file with all pages its name says it.
+        /// Of a file with all pages its name has it.
         generation: Option<String>,
         /// The generation whose parity lies below; `null`: pages that are not here are zero.
         from: Option<String>,
@@ -31,7 +31,7 @@ pub(super) enum ProtectionFile {
     },
     /// Checksums of the pages of a node's content.
     Sums { pages: u64 },
-    /// What a node has of a generation, and where in its content it lies.
+    /// A node's files of a generation, and where each lies in the node's content.
     Content { generation: String, node: u32, pages: u64, files: Vec<FileContent> },
     /// How a generation is protected.
     Protected {
@@ -129,7 +129,7 @@ pub(super) fn inspect(
 ) -> Result<Option<ProtectionFile>, CliError> {
     let kept = match name {
         _ if head.starts_with(&MAGIC) => parity(inspect_changed(storage, name).map_err(failed)?),
-        // These two have nothing but content, so their names have to say what they are.
+        // These two have nothing but content, so their names have to show their kinds.
         "sums" => ProtectionFile::Sums { pages: inspect_sums(storage, name).map_err(failed)? },
         _ if name.starts_with("pages-") => parity(inspect_pages(storage, name).map_err(failed)?),
         _ => return Ok(None),

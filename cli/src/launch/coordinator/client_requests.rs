@@ -1,4 +1,4 @@
-//! What people's commands ask of a running job.
+//! Requests of people's commands to a running job.
 
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -25,7 +25,7 @@ impl Shell<'_> {
             }
             return;
         }
-        // What began before this request does not answer it.
+        // Handle pending events first: a checkpoint that began before this request does not answer it.
         self.pump();
         match self.requests.read(client, self.is_never_saved()) {
             Answered::Wait => {}
@@ -46,7 +46,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Keeps what is asked later.
+    /// Keeps the images and the time of a committed checkpoint for later requests.
     pub(super) fn note_saved(&mut self, event: &Event) {
         if let Event::Checkpoint(CheckpointEvent::Committed { images, .. }) = event {
             self.saved = Some(Saved { at: Instant::now(), images: images.clone() });

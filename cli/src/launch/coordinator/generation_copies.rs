@@ -15,7 +15,7 @@ use super::super::notice::{CopyNotice, Notice};
 use super::super::storage::Task;
 use super::Shell;
 
-/// Signals by which a person says that a copy is not to be waited for.
+/// Signals by which a person ends the wait for a copy.
 const STOPS: u32 = 2;
 
 impl Shell<'_> {
@@ -58,7 +58,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Tells from time to time how far a copy is, and gives up one that makes no progress.
+    /// Reports from time to time how far a copy is, and gives up one that makes no progress.
     pub(super) fn tell_copying(&mut self, now: Instant) {
         self.give_up_silent_parts(now);
         if let Some(flusher) = &mut self.flusher

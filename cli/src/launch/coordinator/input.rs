@@ -1,7 +1,7 @@
 //! Standard input on its way to the ranks that read it.
 //!
-//! A keeper says how many bytes a rank has been given (`FromKeeper::InputTaken`), for the first time when the rank is started; it gets more up to a
-//! window beyond that. So a rank that does not read costs the window, and nobody waits for it.
+//! A keeper reports how many bytes a rank has been given (`FromKeeper::InputTaken`), for the first time when the rank is started; it gets more up to
+//! a window beyond that. So a rank that does not read costs the window, and nobody waits for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,14 +25,14 @@ use crate::error::CliError;
 struct Feed {
     /// Behind the last byte in its pipe.
     taken: u64,
-    /// Behind the last byte that the thread was asked for, and that the keeper was sent.
+    /// Behind the last byte that the thread was asked for, and behind the last one that was sent to the keeper.
     asked: u64,
     sent: u64,
     /// The keeper knows where the input ends.
     is_ended: bool,
 }
 
-/// Everything that is known of standard input. Nothing of it without ranks that read.
+/// The state of standard input. Absent if no rank reads.
 #[derive(Debug)]
 pub(super) struct Input {
     reader: Reader,
@@ -43,7 +43,7 @@ pub(super) struct Input {
     /// Behind the last byte that was read, and whether more may come.
     end: u64,
     is_over: bool,
-    /// What ranks had read at the cuts of generations of this run.
+    /// Bytes read by each rank at the cuts of generations of this run.
     positions: BTreeMap<GenerationId, Positions>,
 }
 
@@ -72,7 +72,7 @@ impl Input {
         self.reader.bell()
     }
 
-    /// What the readers of a generation had read.
+    /// The readers' positions at a generation's cut.
     fn positions_of(&self, plan: &Plan, generation: GenerationId) -> io::Result<Option<Positions>> {
         match (self.positions.get(&generation), &self.retention) {
             (Some(positions), _) => Ok(Some(positions.clone())),
@@ -102,7 +102,7 @@ impl Input {
         }
     }
 
-    /// Asks for what ranks have room for.
+    /// Asks for as much as the ranks have room for.
     fn feed(&mut self) {
         let Some(life) = self.life else { return };
         for (rank, feed) in &mut self.feeds {
@@ -232,7 +232,7 @@ impl Shell<'_> {
         self.stop();
     }
 
-    /// What the ranks had read, of a generation that is about to be committed; `None`: nobody needs it.
+    /// The readers' positions at the cut of a generation that is about to be committed; `None`: nobody needs them.
     pub(super) fn note_positions(
         &mut self,
         generation: GenerationId,
@@ -245,7 +245,7 @@ impl Shell<'_> {
         matches!(input.retention, Retention::Files(_)).then_some(positions)
     }
 
-    /// Only these generations may be restored: what lies before them is forgotten.
+    /// Only these generations may be restored: bytes before them are forgotten.
     pub(super) fn forget_input(&mut self, kept: &[store::GenerationId]) {
         let plan = self.plan;
         let Some(input) = &mut self.input else { return };

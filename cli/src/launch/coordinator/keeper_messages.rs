@@ -1,4 +1,4 @@
-//! What keepers say, and what becomes of a keeper that says nothing more.
+//! Messages of keepers, and the consequences of a lost keeper.
 
 use ckpt_glue::control::{Control, FaultReport, JobPhase, Message};
 use ckpt_glue::error::Malformed;
@@ -18,7 +18,7 @@ use super::{Process, Shell, WirePhase};
 use crate::error::CliError;
 use crate::text;
 
-/// Exit codes of a process that has not become what it was to be: found, but not fit; not found, or a library of it.
+/// Exit codes of a process that could not be started: its program was found, but is not fit; the program, or a library of it, was not found.
 const NOT_EXECUTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -236,7 +236,7 @@ impl Shell<'_> {
     }
 
     /// A generation that was not restored for a reason that lies elsewhere than in its files, which have been read meanwhile, is not restored the next
-    /// time either: the job ends, and says why.
+    /// time either: the job ends, and reports why.
     pub(super) fn give_up_unrestored(&mut self, newest: Option<GenerationId>) {
         let Some((generation, rank, why)) = self.unrestored.take() else { return };
         if newest == Some(generation) {
@@ -252,7 +252,7 @@ impl Shell<'_> {
         self.keepers.iter().find_map(|keeper| keeper.silent.clone())
     }
 
-    /// Says who has not connected when that ends the job, and who waits for it.
+    /// Names the ranks that have not connected when that ends the job, and the ranks that wait for them.
     pub(super) fn tell_silent(&mut self, event: &job::Event) {
         let job::Event::Reported {
             report: FaultReport::StartTimedOut { .. },
@@ -281,7 +281,7 @@ impl Shell<'_> {
         self.verdict.get_or_insert(Verdict { words, exit_code: None });
     }
 
-    /// What a rank's agent asks or tells the PMI server.
+    /// A request or a state report from a rank's agent to the PMI server.
     fn on_pmi_of_agent(&mut self, control: Control) {
         let (ckpt_glue::names::Party::Rank(rank), epoch) = (control.sender, control.epoch) else { return };
         match control.message {

@@ -1,4 +1,4 @@
-//! The keepers of a job's nodes, as the coordinator sees them: their processes, the links to them, and what of them is known.
+//! The keepers of a job's nodes, as the coordinator sees them: their processes, the links to them, and their states.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ pub(super) struct Keeper {
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
     wait: Duration,
-    /// It has said that it is there, since it was last started.
+    /// It has reported that it is there, since it was last started.
     is_ready: bool,
     /// Bytes of its lines that the observer has received, and the keeper does not know of yet.
     pub(super) shown: u64,
@@ -98,7 +98,7 @@ impl Keepers {
         .collect()
     }
 
-    /// A keeper has said that it is there, on this host.
+    /// A keeper has reported that it is there, on this host.
     pub(super) fn ready(&mut self, node: NodeIndex, host: String) {
         if let Some(keeper) = self.0.get_mut(&node) {
             (keeper.host, keeper.is_ready, keeper.wait) = (host, true, KEEPER_AGAIN_AFTER);
@@ -113,7 +113,7 @@ impl Keepers {
         core::mem::replace(&mut keeper.is_ready, false)
     }
 
-    /// Keepers that have said that they are there.
+    /// Whether the keeper has reported that it is there.
     pub(super) fn is_ready(&self, node: NodeIndex) -> bool {
         self.0.get(&node).is_some_and(|keeper| keeper.is_ready)
     }
@@ -122,7 +122,7 @@ impl Keepers {
         self.0.values().any(|keeper| keeper.running.is_some())
     }
 
-    /// Starts the keeper of a node, and tells it what it is to do.
+    /// Starts the keeper of a node, and gives it its part of the job.
     pub(super) fn start(
         &mut self,
         node: NodeIndex,
@@ -185,7 +185,7 @@ impl Keepers {
         Ok(())
     }
 
-    /// Takes what a keeper has said. The error: it is gone.
+    /// Takes a keeper's messages. The error: it is gone.
     pub(super) fn hear(
         &mut self,
         node: NodeIndex,
@@ -196,7 +196,7 @@ impl Keepers {
             return Ok(());
         };
         running.link.flush();
-        // Room to write for one that is gone: reading says so.
+        // If the keeper is gone, the next read reports it.
         if flags.difference(EpollFlags::EPOLLOUT).is_empty() {
             return Ok(());
         }
@@ -237,7 +237,7 @@ impl Keepers {
     }
 }
 
-/// What starts a keeper: this program, here or behind a remote shell.
+/// The command that starts a keeper: this program, here or behind a remote shell.
 fn command(node: &Node) -> Result<Command, CliError> {
     let program = std::env::current_exe().map_err(|error| CliError::Keeper { host: node.name(), error })?;
     let mut command = match &node.host {

@@ -66,7 +66,7 @@ use unsaved::Unsaved;
 enum Source {
     Signals,
     Store,
-    /// People's commands: the listener, and who is connected.
+    /// People's commands: the listener, and their connections.
     Requests(u64),
     Keeper(NodeIndex),
     Copies,
@@ -107,7 +107,7 @@ struct Shell<'a> {
     /// The job has a terminal.
     terminal: Option<LauncherTerminal>,
     flusher: Option<Flusher>,
-    /// What the nodes' keepers write of a copy, and the number of the last one.
+    /// Parts of a copy that the nodes' keepers write, and the number of the last one.
     parts: Option<Parts>,
     parts_last: u64,
     /// Lies in the directory of copies until all nodes have seen it.
@@ -121,14 +121,14 @@ struct Shell<'a> {
     rail_changes: RailChanges,
     /// That hosts have the nodes' directories on one disk.
     has_told_of_sharing: bool,
-    /// What the job's file is to say.
+    /// The new contents of the job's file.
     job_file: Option<JobFile>,
     saved: Option<Saved>,
     observer: &'a mut dyn Observer,
     mpi: Option<MpiSide>,
     /// Some rank was a program of an MPI library.
     has_mpi: bool,
-    /// What the life that runs, or comes up, goes on from.
+    /// The generation that the life restores which runs, or comes up.
     restoring: Option<GenerationId>,
     /// A generation that could not be restored, the rank, and why.
     unrestored: Option<(GenerationId, Rank, String)>,
@@ -138,14 +138,14 @@ struct Shell<'a> {
     unsaved: Unsaved,
     /// The first rank of the life that has ended otherwise than well.
     failed: Option<(Rank, ExitStatus)>,
-    /// It has been said that there are no checkpoints because nobody has connected, and why, if that can be seen.
+    /// The warning that nobody has connected, so that there are no checkpoints, has been printed, with the reason if that can be seen.
     unconnected: Option<Option<String>>,
     /// Why the launcher has ended the job.
     verdict: Option<Verdict>,
-    /// What the final report warns of.
+    /// Warnings of the final report.
     warnings: Vec<String>,
     over: Option<FinalReport>,
-    /// Since the job is over: until when its keepers may say what has become of its ranks.
+    /// Since the job is over: the time until which its keepers may report the ends of its ranks.
     over_until: Option<Instant>,
     stops: u32,
     /// The observer had no room for lines when it was last asked.
@@ -368,7 +368,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// The job is over, and some keepers have not said what has become of their processes: they stand still, or hang. Their guards end those.
+    /// The job is over, and some keepers have not reported the ends of their processes: they stand still, or hang. Their guards end those.
     fn give_up_keepers(&mut self) {
         for node in self.processes.values().map(|process| process.node).collect::<BTreeSet<_>>() {
             // Its end is heard over the link.
@@ -399,8 +399,8 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Whether nobody waits for the ranks of a new program to connect: each has its process, and none stands in a session, or in MPI_Init. What saves whole
-    /// processes waits for nobody.
+    /// Whether nobody waits for the ranks of a new program to connect: each has its process, and none stands in a session, or in MPI_Init. A provider
+    /// that saves whole processes waits for nobody.
     fn simply_runs(&self) -> bool {
         let status = self.job.status();
         let waits = |phase: &WirePhase| match phase {
@@ -451,7 +451,7 @@ impl<'a> Shell<'a> {
         self.observer.notice(self.started.elapsed(), notice);
     }
 
-    /// Carries out what the machines want until they want nothing.
+    /// Carries out the machines' outputs until they have none.
     fn pump(&mut self) {
         loop {
             if let Some(output) = self.job.poll_output() {
@@ -558,7 +558,7 @@ impl<'a> Shell<'a> {
     fn on_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) {
-                // A keeper's process; its link says it too.
+                // A keeper's process; its link reports its end too.
                 Some(Signal::SIGCHLD) => {}
                 Some(Signal::SIGUSR1) if self.is_never_saved() => {
                     self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints))
@@ -581,7 +581,7 @@ impl<'a> Shell<'a> {
 }
 
 impl Drop for Shell<'_> {
-    /// Whatever went wrong: no process is left. A keeper that is killed takes its ranks with it.
+    /// After any error, too: no process is left. A keeper that is killed takes its ranks with it.
     fn drop(&mut self) {
         self.keepers.kill();
         self.remove_sign();

@@ -19,7 +19,7 @@ use super::super::{Plan, Saves, Verdict};
 use super::{Shell, WirePhase};
 use crate::text;
 
-/// What a job of an MPI library has besides.
+/// Additional state of a job of an MPI library.
 #[derive(Debug)]
 pub(super) struct MpiSide {
     /// The life that it serves: a new one begins with an empty server.
@@ -27,7 +27,7 @@ pub(super) struct MpiSide {
     server: pmi::Server,
     /// By world that has met.
     looks: BTreeMap<u32, Look>,
-    /// By world: barriers at which it has been looked which files its processes have.
+    /// By world: barriers at which the files of its processes were looked at.
     barriers_seen: BTreeMap<u32, u64>,
     /// Worlds whose names the keepers have received.
     named: BTreeSet<u32>,
@@ -35,15 +35,15 @@ pub(super) struct MpiSide {
     failed: Option<(Rank, u8)>,
 }
 
-/// What a rank that the launcher speaks for holds which cannot be saved (`NoImageReason::Unsavable`): everything.
+/// For a rank that the launcher speaks for (`NoImageReason::Unsavable`): nothing of it can be saved.
 const UNSAVABLE_WITHOUT_AGENT: u32 = 2;
 
-/// What the image of a rank that has ended holds besides its final counters.
+/// An ended rank's part of its image, besides its final counters.
 #[derive(Default, Debug)]
 pub(super) struct EndedRank {
     /// Its exit code, which after MPI_Finalize is no fault, and which the job ends with.
     pub(super) code: u8,
-    /// What it has done over PMI.
+    /// Its part in PMI.
     pub(super) state: RankState,
 }
 
@@ -108,7 +108,7 @@ impl Shell<'_> {
         }
     }
 
-    /// R26: what a rank that has ended had done, from its image.
+    /// R26: the part in PMI of a rank that has ended, from its image.
     pub(super) fn tell_ended(&mut self, rank: Rank, ended: EndedRank) {
         if let Some(mpi) = &mut self.mpi
             && ended.code != 0
@@ -119,7 +119,7 @@ impl Shell<'_> {
         self.tell_pmi(pmi::Input::Gone { member: Member::of_job(rank) });
     }
 
-    /// What an image of a rank that has ended says of its part in PMI.
+    /// The record of an ended rank's exit code and part in PMI, for its image.
     pub(super) fn ended_rank(&self, rank: Rank) -> EndedRank {
         let failed = self.mpi.as_ref().and_then(|mpi| mpi.failed).filter(|(failed, _)| *failed == rank);
         let state = self.mpi.as_ref().map(|mpi| mpi.server.state(rank));
@@ -216,8 +216,8 @@ impl Shell<'_> {
         is_finalizing || of_mpi
     }
 
-    /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has reported what it had done in the lives
-    /// before. The keeper, to which the agent has said nothing of that, sees only a process that has ended well.
+    /// Whether a rank with an agent has ended as none may: in the middle of its MPI program, or before it has reported its part in PMI of the lives
+    /// before. The keeper, to which the agent has reported nothing of that, sees only a process that has ended well.
     pub(super) fn has_broken_off(&self, rank: Rank) -> bool {
         let Some(mpi) = self.mpi.as_ref().filter(|mpi| mpi.server.is_relayed(rank)) else {
             return self.mpi.as_ref().is_some_and(|mpi| mpi.server.is_untold(rank));
@@ -226,7 +226,7 @@ impl Shell<'_> {
         mpi.server.is_untold(rank) || (mpi.server.has_begun(member) && !mpi.server.has_finished(member))
     }
 
-    /// What is wrong with a job whose ranks have all ended.
+    /// The fault of a job whose ranks have all ended, if there is one.
     pub(super) fn failed_after_all(&self, report: &FinalReport) -> Option<Verdict> {
         let of_mpi = self.mpi.as_ref().and_then(|mpi| mpi.failed);
         if let Some((rank, code)) = of_mpi {
@@ -323,7 +323,7 @@ impl Shell<'_> {
         self.speak_for(rank, Message::Hello { registration });
     }
 
-    /// What the keeper tells a rank whose program does not know of it.
+    /// Answers the keeper's messages to a rank whose program does not know of it.
     pub(super) fn answer_for(&mut self, rank: Rank, control: &Control) {
         match control.message {
             Message::Start { .. } => self.speak_for(rank, Message::Running { ranks: 1, counted: 0 }),
@@ -381,7 +381,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Looks at the worlds of which this says so.
+    /// Looks at the worlds for which `due` is true.
     fn look_at_worlds(&mut self, then: Look, due: impl Fn(u32, Look) -> bool) {
         let Some(mpi) = &mut self.mpi else { return };
         let mut worlds = Vec::new();

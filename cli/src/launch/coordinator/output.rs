@@ -1,4 +1,4 @@
-//! What processes print, as keepers hand it over: shown at once, and acknowledged while the observer has room.
+//! Output of processes, as keepers hand it over: shown at once, and acknowledged while the observer has room.
 
 use ckpt_glue::control::JobPhase;
 use ckpt_glue::names::NodeIndex;
@@ -20,7 +20,7 @@ impl Shell<'_> {
     ) {
         let channel = if is_error { Channel::Error } else { Channel::Output };
         self.tell(&Notice::Line { member, channel, line, is_part });
-        // What a process says that comes up and then ends is why.
+        // If the process ends while it comes up, the last line it printed gives the reason.
         if is_error && self.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
             self.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
         }

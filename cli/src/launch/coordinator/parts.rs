@@ -78,7 +78,7 @@ impl Shell<'_> {
         }
     }
 
-    /// When somebody has made no progress for too long.
+    /// The time when a keeper has made no progress for too long.
     pub(super) fn parts_due(&self) -> Option<Instant> {
         self.parts.as_ref().and_then(Parts::due)
     }

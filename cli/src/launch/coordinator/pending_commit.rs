@@ -1,4 +1,4 @@
-//! Between the last image of a checkpoint and its commit record: what ranks had printed before their cuts is shown first, for it does not come again
+//! Between the last image of a checkpoint and its commit record: output from before the ranks' cuts is shown first, for it does not come again
 //! after a rollback to it.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ struct Awaited {
     number: u64,
     generation: GenerationId,
     images: Vec<ImageReport>,
-    /// Keepers that have not handed over what had been printed.
+    /// Keepers that have not handed over the ranks' earlier output.
     nodes: BTreeSet<NodeIndex>,
     until: Instant,
 }
@@ -51,7 +51,7 @@ impl Shell<'_> {
         self.commit_due(Instant::now());
     }
 
-    /// A keeper has handed over what had been printed: for this checkpoint, or it is gone.
+    /// A keeper has handed over the ranks' earlier output: for this checkpoint, or it is gone.
     pub(super) fn drained(&mut self, node: NodeIndex, number: Option<u64>) {
         for awaited in &mut self.pending_commit.awaited {
             if number.is_none_or(|number| number == awaited.number) {

@@ -15,7 +15,7 @@ use super::super::requests::{Answer, RailOutcome};
 use super::super::wire::{Sealed, ToKeeper, WirePhase};
 use super::Shell;
 
-/// What ranks go over whose rail has died with its address.
+/// The NIC of ranks whose rail has died with its address.
 const AFTER_DEATH: &str = "udp";
 
 /// Requests that not all ranks have answered, by number.
@@ -32,7 +32,7 @@ pub(super) struct RailChanges {
 #[derive(Debug)]
 struct Change {
     machine: RailChange,
-    /// Who has asked for it; `None`: a rail has died.
+    /// The client that has asked for it; `None`: a rail has died.
     client: Option<u64>,
     life: Life,
     /// Ranks that take part, with their processes.
@@ -61,7 +61,7 @@ impl RailChanges {
 }
 
 impl Shell<'_> {
-    /// Tells a rank, or all, of the request of a command.
+    /// Sends a command's request to a rank, or to all.
     pub(super) fn request_rail(&mut self, client: u64, rank: Option<Rank>, nic: &str) {
         let status = self.job.status();
         let (Some(life), JobPhase::Running | JobPhase::Finishing) = (status.life, status.phase) else {
@@ -110,7 +110,7 @@ impl Shell<'_> {
         self.rail_changes.open.insert(number, request);
     }
 
-    /// Tells processes of ranks, past the machines of their keepers.
+    /// Sends a message to processes of ranks, past the machines of their keepers.
     fn tell_processes(&mut self, life: Life, ranks: &[Rank], message: Message) {
         let (job, sender) = (self.plan.job, Party::Coordinator);
         let control = Control { job, life, epoch: Epoch(0), sender, message };
@@ -152,7 +152,7 @@ impl Shell<'_> {
         let status = self.job.status();
         let runs = matches!(status.phase, JobPhase::Running | JobPhase::Finishing);
         if status.life != Some(life) || !runs || self.rail_changes.change.is_some() {
-            // It says so again.
+            // The rank will report it again.
             return;
         }
         let is_possible = self.spawned_are_over();
@@ -174,7 +174,7 @@ impl Shell<'_> {
         self.pump_change();
     }
 
-    /// What has become of the change's life and ranks; its deadlines.
+    /// Looks whether the change's life or ranks have ended, and at its deadlines.
     fn look_at_change(&mut self) {
         let (now, status) = (self.now(), self.job.status());
         let Some(change) = &mut self.rail_changes.change else { return };
@@ -191,7 +191,7 @@ impl Shell<'_> {
         self.pump_change();
     }
 
-    /// Does what the change wants.
+    /// Carries out the change's outputs.
     fn pump_change(&mut self) {
         while let Some(change) = &mut self.rail_changes.change
             && let Some(output) = change.machine.poll_output()

@@ -1,4 +1,4 @@
-//! What the store has done, and the last things.
+//! Outcomes of the store's tasks, and the end of the job.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ impl Shell<'_> {
                 self.tell_job(job::Input::DecisionFailed { life, errno });
             }
             Done::Committed(manifest) => match self.over {
-                // Between the job's last words and what follows them.
+                // Between the job's final report and its end.
                 Some(mut report) => {
                     self.committed_last(&manifest, &mut report);
                     self.over = Some(report);
@@ -83,7 +83,7 @@ impl Shell<'_> {
         self.tell(&Notice::Store { what: "the note that the job has finished", error: &error.to_string() });
     }
 
-    /// The last things: what ended processes have printed, and what is half done on disk. A commit that was under way when a
+    /// The last things: output of ended processes, and half-written files on disk. A commit that was under way when a
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
         self.leaving = true;
@@ -158,7 +158,7 @@ impl Shell<'_> {
         }
     }
 
-    /// A commit that was under way when the job's last words were said: they name it now.
+    /// A commit that was under way when the job's final report was made: the report names it now.
     fn committed_last(&mut self, manifest: &store::Manifest, report: &mut FinalReport) {
         let generation = convert::to_glue(manifest.generation);
         report.committed = Some(generation);
@@ -167,7 +167,7 @@ impl Shell<'_> {
         self.collect(generation.life);
     }
 
-    /// Waits until the keepers have handed over the last of what was printed, have cleaned up, and are gone.
+    /// Waits until the keepers have handed over the last output, have cleaned up, and are gone.
     fn leave_keepers(&mut self) {
         self.keepers.tell_all(&ToKeeper::Leave);
         let until = Instant::now() + KEEPER_END_MAX;

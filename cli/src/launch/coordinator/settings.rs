@@ -1,4 +1,4 @@
-//! The job's file says how a restart without options continues: as the job ran last.
+//! The job's file has the options with which a restart continues by default: those of the job's last run.
 
 use store::{JobFile, StoreError};
 

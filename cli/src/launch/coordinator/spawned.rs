@@ -23,13 +23,13 @@ pub(super) struct Spawned {
     processes: BTreeSet<Member>,
     /// Worlds that are started when all ranks run.
     waiting: Vec<(u32, Vec<WireCommand>)>,
-    /// Who asked for worlds that wait, or are being started.
+    /// The members that asked for worlds that wait, or are being started.
     asked: Vec<(u32, Member)>,
     /// The message that only these still run has been printed.
     told: bool,
 }
 
-/// What the PMI server says of it in one word.
+/// The PMI server's one-word reasons.
 const WORDS: [&str; 4] = ["no_such_host", "no_such_program", "no_descriptors", "cannot_start"];
 
 impl Spawned {
@@ -64,7 +64,7 @@ impl Shell<'_> {
     }
 
     /// Starts the worlds that wait: all ranks run. A rank that was restored within its request repeats it at once, when keepers do not know yet where
-    /// ports are in the new life; what is spawned then would look for them where they were.
+    /// ports are in the new life; processes that are spawned then would look for them where they were.
     pub(super) fn start_worlds(&mut self) {
         for (world, commands) in core::mem::take(&mut self.spawned.waiting) {
             let running = u32::try_from(self.spawned.processes.len()).unwrap_or(u32::MAX);
@@ -100,7 +100,7 @@ impl Shell<'_> {
         self.end_pmi(member);
     }
 
-    /// A keeper is gone, and with it what it had spawned.
+    /// A keeper is gone, and with it the processes that it had spawned.
     pub(super) fn forget_spawned(&mut self, node: NodeIndex) {
         if node == self.layout.root() {
             self.spawned.forget();
@@ -123,7 +123,7 @@ impl Shell<'_> {
         self.fail(member, format!("{member} died ({})", text::status(status)), code);
     }
 
-    /// Ends the job because of a process that was spawned, or of what has become of it.
+    /// Ends the job because of a process that was spawned, or that could not be.
     pub(super) fn fail(&mut self, member: Member, why: String, exit_code: Option<u8>) {
         if !self.may_fail() {
             return;

@@ -26,7 +26,7 @@ pub(super) struct Suspension {
 struct Begun {
     since: Instant,
     until: Instant,
-    /// Keepers that have not said that their ranks stand still.
+    /// Keepers that have not reported that their ranks stand still.
     waiting: BTreeSet<NodeIndex>,
 }
 
@@ -102,7 +102,7 @@ impl Shell<'_> {
     }
 }
 
-/// Does to this process what the signal does that it has taken. Without a shell that could let it go on, the kernel does nothing.
+/// Stops this process, as the signal does that it has taken. Without a shell that could let it go on, the kernel does nothing.
 fn stop_here() {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGTSTP);

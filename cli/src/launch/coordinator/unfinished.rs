@@ -96,7 +96,7 @@ impl Shell<'_> {
         self.tell(&Notice::Mpi(MpiNotice::Unfinished { words: &words }));
     }
 
-    /// Tells the keepers of the ends that were held. `well`: nobody needs those ranks any more.
+    /// Reports the held ends to the keepers. `well`: nobody needs those ranks any more.
     fn end_unfinished(&mut self, well: bool) {
         let held = core::mem::take(&mut self.unfinished);
         let status = ExitStatus::Code(0);

@@ -13,20 +13,20 @@ use super::super::status::Failing;
 use super::Shell;
 use crate::text;
 
-/// Checkpoints that have failed since the last one that was committed, from which on the final report says so.
+/// Checkpoints that have failed since the last committed one, from which on the final report mentions them.
 const REPORT_AFTER: u64 = 2;
 
 /// Kinds of reasons that are kept for the final report: the first ones.
 const REASONS_MAX: usize = 64;
 
-/// What is known of failed checkpoints.
+/// Failed checkpoints, and their reasons.
 #[derive(Debug, Default)]
 pub(super) struct Unsaved {
-    /// What each rank has said last.
+    /// The last reason that each rank has reported.
     reasons: BTreeMap<Rank, String>,
     /// Since the last committed generation.
     failing: Option<Failed>,
-    /// Since the launcher started: each kind of reason, as it was said last, and how often it has been the one.
+    /// Since the launcher started: each kind of reason, in its last wording, and how often checkpoints failed by it.
     all: BTreeMap<String, (String, u64)>,
 }
 
@@ -40,7 +40,7 @@ struct Failed {
 }
 
 impl Unsaved {
-    /// For requests about what the job is doing.
+    /// For requests about the job's status.
     pub(super) fn failing(&self) -> Option<Failing> {
         self.failing.as_ref().map(|failed| Failing {
             times: failed.times,
@@ -98,7 +98,7 @@ fn is_lasting(reason: &AbandonReason) -> bool {
 }
 
 impl Shell<'_> {
-    /// A rank says why it has no image.
+    /// A rank reports why it has no image.
     pub(super) fn note_reason(&mut self, rank: Rank, reason: String) {
         self.unsaved.reasons.insert(rank, reason);
     }

@@ -1,5 +1,5 @@
 //! Copies of committed generations, written in the background by a thread of their own ([`worker`]): nothing of the job waits for them. Where images lie on
-//! other hosts' disks, that thread asks for what their keepers pack ([`wire`]).
+//! other hosts' disks, that thread asks their keepers to pack them ([`wire`]).
 //!
 //! One is written at a time. If the next one is due before that, it waits; a newer one takes its place.
 
@@ -31,13 +31,13 @@ pub(crate) struct Flush {
     pub(crate) every: u32,
     /// Where copies lie.
     pub(crate) to: CopyLocation,
-    /// How many are kept: the newest ones.
+    /// Number of the newest copies that are kept.
     pub(crate) keep: u32,
     /// At most so many depend on one whole copy.
     pub(crate) whole_every: u32,
-    /// What they are encrypted with.
+    /// The key that encrypts them; `None`: they are not encrypted.
     pub(crate) key: Option<Key>,
-    /// One that makes no progress for so long is given up.
+    /// A copy that makes no progress for so long is given up.
     pub(crate) patience: Duration,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Fetch {
     pub(crate) key: Option<Key>,
 }
 
-/// What the thread has done.
+/// The outcome of a copy.
 #[derive(Debug)]
 pub(super) enum Copied {
     Written {
@@ -66,10 +66,10 @@ pub(super) enum Copied {
     },
 }
 
-/// What the thread says.
+/// A message from the thread.
 #[derive(Debug)]
 pub(super) enum CopyEvent {
-    /// Others are to pack what they have of this generation, and it waits for [`Flusher::answer`].
+    /// Others are to pack their images of this generation; the thread waits for [`Flusher::answer`].
     Asks(PackRequest, Box<Manifest>),
     Done(Copied),
 }
@@ -80,7 +80,7 @@ pub(crate) struct SoFar {
     pub(crate) generation: GenerationId,
     /// Read of images and bases.
     pub(crate) bytes: u64,
-    /// What the images have, without their bases.
+    /// Bytes of the images, without their bases.
     pub(crate) of: u64,
 }
 
@@ -92,9 +92,9 @@ struct UnderWay {
     bytes: u64,
     report: Arc<Report>,
     told: Instant,
-    /// What the report said when somebody looked last, and since when it has said that.
+    /// The bytes that the report had counted at the last look, and since when the count has been that.
     seen: (u64, Instant),
-    /// Others pack: whether they make progress is seen elsewhere.
+    /// Others pack, and their progress is watched elsewhere.
     asks: bool,
     /// It has made no progress for too long, and is to end when its place answers.
     is_given_up: bool,
@@ -163,7 +163,7 @@ impl Flusher {
         self.worker.ask((manifest, report));
     }
 
-    /// What the thread has to say; when it has done something, the next copy begins.
+    /// The thread's next message. When it has finished a copy, the next copy begins.
     pub(super) fn next(&mut self) -> Option<CopyEvent> {
         let said = self.worker.next()?;
         match &said {
@@ -178,13 +178,13 @@ impl Flusher {
         Some(said)
     }
 
-    /// To [`CopyEvent::Asks`]: what was written of each rank.
+    /// To [`CopyEvent::Asks`]: the packed image of each rank.
     pub(super) fn answer(&mut self, answer: Result<Vec<Packed>, CopyError>) {
         if let Some(copy) = &mut self.under_way {
             (copy.asks, copy.seen.1) = (false, Instant::now());
         }
         if let Some(answers) = &self.answers {
-            // A thread that has ended has said why.
+            // A thread that has ended has reported why.
             let _ = answers.send(answer);
         }
     }
@@ -192,7 +192,7 @@ impl Flusher {
     /// Others have read so many more bytes.
     pub(super) fn note(&self, bytes: u64) {
         if let Some(copy) = &self.under_way {
-            // What is stopped ends by itself.
+            // An error means that the copy is given up; it ends by itself.
             let _ = copy.report.add(bytes);
         }
     }
@@ -246,7 +246,7 @@ impl Flusher {
         silent.into_iter().chain([copy.told + COPY_NEWS_EVERY]).min()
     }
 
-    /// How far it is, if it is time to tell.
+    /// How far it is, if a report is due.
     pub(super) fn progress(&mut self, now: Instant) -> Option<SoFar> {
         let is_due = |copy: &&mut UnderWay| copy.told + COPY_NEWS_EVERY <= now && !copy.is_given_up;
         let copy = self.under_way.as_mut().filter(is_due)?;
@@ -256,7 +256,7 @@ impl Flusher {
 }
 
 impl Flusher {
-    /// Whether what is being written ends by then.
+    /// Whether the copy that is being written ends by then.
     fn ends_until(&self, until: Instant) -> bool {
         loop {
             match self.worker.wait_until(until) {
@@ -270,7 +270,7 @@ impl Flusher {
 }
 
 impl Drop for Flusher {
-    /// Ends what is being written, and leaves the thread behind if it does not end soon: it may wait for an object store.
+    /// Ends the copy that is being written, and leaves the thread behind if it does not end soon: it may wait for an object store.
     fn drop(&mut self) {
         if let Some(copy) = &self.under_way {
             copy.report.stop();

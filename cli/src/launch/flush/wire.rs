@@ -1,6 +1,6 @@
-//! What the launcher and keepers say to each other of copies, where images lie on other hosts' disks: each keeper packs the images of its own ranks.
+//! Messages of launcher and keepers about copies, where images lie on other hosts' disks: each keeper packs the images of its own ranks.
 //!
-//! What is secret goes this way alone: over the link, which carries the job's own secret as well, and stays in memory at both ends.
+//! Secrets travel over this link alone, which carries the job's own secret as well, and stay in memory at both ends.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ use super::super::nodes::wire::WireManifest;
 use super::super::wire::WireGeneration;
 use crate::convert;
 
-/// A place of copies, and what it takes to read and write there.
+/// A place of copies, and its credentials and key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireCopies {
     place: String,
@@ -56,7 +56,7 @@ impl WireCopies {
     }
 }
 
-/// What a keeper is to pack.
+/// A request to a keeper to pack a part of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct WirePart {
     pub(crate) number: u64,
@@ -97,7 +97,7 @@ pub(crate) fn named(generation: WireGeneration) -> GenerationId {
     convert::to_store(generation.into())
 }
 
-/// What was written of a rank: digest and length of its image and of its base, the blocks, where they belong, and how much has changed.
+/// The packed image of a rank: digest and length of its image and of its base, the blocks, where they belong, and how much has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct WirePacked {
     image: (u64, u64),

@@ -64,7 +64,7 @@ impl copies::Source for Directories {
     }
 }
 
-/// What others have packed, or why not.
+/// Images that others have packed, or the reason why not.
 pub(super) type Answer = Result<Vec<Packed>, CopyError>;
 
 pub(super) struct Copier {
@@ -76,7 +76,7 @@ pub(super) struct Copier {
     key: Option<Key>,
     plan: Plan,
     threads: NonZeroUsize,
-    /// What others answer, if they pack.
+    /// Answers of others, if they pack.
     answers: Option<Receiver<Answer>>,
 }
 

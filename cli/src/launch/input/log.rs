@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// Bytes of one file, unless the limit of all is small.
 const PART_BYTES_MAX: u64 = 4 << 20;
 const PART_BYTES_MIN: u64 = 1 << 10;
-/// So many parts make up the limit: what a commit frees is freed part by part.
+/// So many parts make up the limit: bytes that a commit frees are freed part by part.
 const PARTS: u64 = 16;
 
-/// The file that says that the input has ended, and after how many bytes.
+/// The file that marks the end of the input, and has its length in bytes.
 const END: &str = "end";
 
 /// A piece of a byte stream, whose bytes are numbered from 0 on.
@@ -49,7 +49,7 @@ impl Log {
         Log { first: 0, end: 0, is_over: false, backing: Backing::Memory(VecDeque::new()) }
     }
 
-    /// What a folder holds, which is made. `limit`: about how many bytes it is to hold at most.
+    /// Opens the log in a folder, which is created if needed. `limit`: about how many bytes it may hold.
     ///
     /// # Errors
     /// Also if a part in the middle is missing.
@@ -195,7 +195,7 @@ impl Parts {
         let file = file.get_mut();
         let before = file.metadata()?.len();
         file.write_all(bytes).inspect_err(|_| {
-            // What is half written would be taken for input.
+            // A half-written piece would be taken for input.
             let _ = file.set_len(before);
         })
     }
@@ -219,7 +219,7 @@ impl Parts {
     }
 
     /// Removes files all of whose bytes lie before this one. Returns the first byte that is left. The last file stays while more may come:
-    /// its name says how much there was.
+    /// its name shows how much there was.
     fn forget(&mut self, first: u64, below: u64, is_over: bool) -> io::Result<u64> {
         let mut first = first;
         while let Some((start, file)) = self.files.first_key_value() {

@@ -1,10 +1,10 @@
-//! The launcher's standard input: which ranks read it, and what is kept of it for a rollback.
+//! The launcher's standard input: which ranks read it, and the input kept for a rollback.
 //!
 //! ```text
 //!   standard input --> Reader (a thread) --> Log --> coordinator --> keeper --> a pipe for each rank that reads
 //! ```
 //!
-//! Every byte has a number, from 0 at the beginning of the job on, over all its lives. What a rank had read at its cut stands beside the
+//! Every byte has a number, from 0 at the beginning of the job on, over all its lives. A rank's position at its cut stands beside the
 //! generation ([`positions`]); a rank that is restored gets the bytes behind that. Bytes before all generations that are kept are forgotten.
 
 mod log;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 pub(crate) use reader::{Ask, InputEvent, Reader, Start};
 
-/// The folder in a job's directory with what was read and may be needed again.
+/// The folder in a job's directory with input that may be needed again.
 const FOLDER: &str = "input";
 
 /// Bytes that are kept in memory of a job that nobody saves, or whose files are encrypted.
@@ -78,11 +78,11 @@ pub(crate) enum Retention {
     Newest,
 }
 
-/// What a job does with standard input.
+/// How a job uses standard input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InputPlan {
     pub(crate) readers: Readers,
-    /// Bytes that are kept; when they are reached, no more is read before the next commit.
+    /// Limit of kept bytes; at the limit no more is read before the next commit.
     pub(crate) limit: u64,
     /// The job is saved; otherwise it can only begin again from its start.
     pub(crate) is_saved: bool,

@@ -10,7 +10,7 @@ use store::GenerationId;
 
 use super::FOLDER;
 
-/// What a rank had read, by rank. One that is not there had no input, or had closed it.
+/// Bytes that each rank had read, by rank. A rank that is not there had no input, or had closed it.
 pub(crate) type Positions = BTreeMap<u32, u64>;
 
 /// First word of the last line: a file without it is not whole.
@@ -68,7 +68,7 @@ pub(crate) fn keep(directory: &Path, kept: &[GenerationId]) {
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("at-"));
         if is_ours && !wanted.contains(&entry.path()) {
-            // What cannot be removed harms nobody.
+            // A file that stays does no harm.
             let _ = std::fs::remove_file(entry.path());
         }
     }

@@ -1,7 +1,7 @@
-//! The thread that reads the launcher's standard input, and keeps what was read.
+//! The thread that reads the launcher's standard input, and keeps it.
 //!
-//! Nothing is read before a rank has room for it, so that what nobody wants is left to the next reader of the same input. The descriptor stays as
-//! it is: it is shared with the shell, and with whatever else that has started. A terminal is read only while this process is in
+//! Nothing is read before a rank has room for it, so that unwanted input is left to the next reader of the same input. The descriptor stays as
+//! it is: it is shared with the shell, and with anything else that has it. A terminal is read only while this process is in
 //! its foreground; the thread blocks SIGTTIN, so that one that has just left it gets an error instead of being stopped.
 
 use std::io;
@@ -21,18 +21,18 @@ use super::super::limits::{INPUT_LOOK_EVERY, READ_BYTES};
 use super::log::Log;
 use super::{FOLDER, Retention};
 
-/// What the thread is asked.
+/// A request to the thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
     /// Hand over at most so many bytes from this one on, for a rank in a life.
     Give { rank: u32, life: Life, from: u64, bytes: usize },
-    /// Read up to this byte, and, where nobody saves the job, forget what lies before the other one if there is no room.
+    /// Read up to this byte, and, where nobody saves the job, forget the bytes before the other one if there is no room.
     Allow { until: u64, needed: u64 },
-    /// What lies before this byte is not needed any more.
+    /// Forget the bytes before this one: nobody needs them any more.
     Forget { below: u64 },
 }
 
-/// What it says.
+/// A message from the thread.
 #[derive(Debug)]
 pub(crate) enum InputEvent {
     /// So many bytes have been read, and whether that is all.
@@ -63,14 +63,14 @@ pub(crate) enum InputEvent {
     },
 }
 
-/// What there was when the thread began.
+/// The log's end when the thread began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub(crate) end: u64,
     pub(crate) is_over: bool,
 }
 
-/// The thread's other end.
+/// The handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asks: Sender<Ask>,
@@ -137,7 +137,7 @@ impl Reader {
             wake: Arc::clone(&wake),
             asks,
         };
-        // A thread inherits what its maker blocks: signals are for the thread that waits for them, and SIGTTIN for nobody.
+        // A thread inherits its maker's blocked signals: signals are for the thread that waits for them, and SIGTTIN for nobody.
         let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let started = std::thread::Builder::new().name("stillwire-input".into()).spawn(move || thread.run());
         usual.thread_set_mask()?;
@@ -152,7 +152,7 @@ impl Reader {
         let _ = self.wake.write(1);
     }
 
-    /// Rings when something was said.
+    /// Rings for every message.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -172,7 +172,7 @@ impl Drop for Reader {
     }
 }
 
-/// What became of an attempt to read.
+/// The outcome of a read.
 enum Outcome {
     Bytes(usize),
     Over,
@@ -210,7 +210,7 @@ impl Thread {
             drop(fds);
             let _ = self.wake.read();
             if has_input && !self.read(room) {
-                // What was read before can still be asked for.
+                // Bytes that were read before can still be requested.
                 self.until = 0;
             }
         }
@@ -252,7 +252,7 @@ impl Thread {
     }
 
     fn is_in_foreground(&self) -> bool {
-        // Without an answer it is not this process's terminal, and the read says what it is.
+        // Without an answer it is not this process's terminal, and the read returns the error.
         // SAFETY: asks about a descriptor that is open.
         let group = unsafe { libc::tcgetpgrp(self.input.as_raw_fd()) };
         group < 0 || group == getpgrp().as_raw()

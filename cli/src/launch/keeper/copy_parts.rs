@@ -22,7 +22,7 @@ use super::{Shell, Site};
 /// Time between two words of progress.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the thread says.
+/// A message from the thread.
 #[derive(Debug)]
 enum PartEvent {
     /// There is progress, and so many more bytes have been read.
@@ -36,7 +36,7 @@ enum PartEvent {
     },
 }
 
-/// Tells from time to time that there is progress, and how many more bytes it were.
+/// Reports from time to time that there is progress, and how many more bytes it were.
 pub(super) struct News {
     untold: Mutex<(Instant, u64)>,
 }
@@ -56,7 +56,7 @@ impl News {
     }
 }
 
-/// Who packs.
+/// The thread that packs.
 pub(super) struct CopyParts {
     worker: Worker<(Box<WirePart>, Arc<AtomicBool>), PartEvent>,
     /// The part that is being written, and whether it is given up.
@@ -82,7 +82,7 @@ impl CopyParts {
 }
 
 impl Drop for CopyParts {
-    /// What is being written is given up; a thread that does not end soon waits for its place, and ends with this process.
+    /// Gives up the part that is being written. A thread that does not end soon waits for its place, and ends with this process.
     fn drop(&mut self) {
         let Some((_, is_given_up)) = &self.under_way else { return };
         is_given_up.store(true, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Shell {
         }
     }
 
-    /// The thread has something to say.
+    /// The thread has sent messages.
     pub(super) fn on_copying(&mut self) {
         while let Some(said) = self.copy_parts.as_ref().and_then(|copy_parts| copy_parts.worker.next()) {
             let word = match said {

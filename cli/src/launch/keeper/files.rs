@@ -1,5 +1,5 @@
 //! Files that MPI libraries make in memory and remove when their ranks end by themselves: noted while the ranks run, removed when they were killed.
-//! And what processes have mapped besides: the provider, and no memory through which messages would go past it.
+//! Also looks at the mappings of processes: the provider is there, and no memory through which messages would go past it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Shell {
         self.processes.values().next().map(|process| process.life)
     }
 
-    /// Notes which files in memory the ranks have: who is killed cannot remove them, and who is dead cannot be asked any more. Libraries make
+    /// Notes which files in memory the ranks have: a killed rank cannot remove them, and a dead one cannot be asked any more. Libraries make
     /// theirs between the barriers of MPI_Init.
     pub(super) fn note_files(&mut self) {
         let Some(provider) = &self.site.provider else { return };
@@ -84,11 +84,12 @@ impl Shell {
         self.tell(&FromKeeper::Found { without_provider, elsewhere, shared });
     }
 
-    /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded whatever their network is.
+    /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded with any
+    /// network.
     fn elsewhere(&self, libraries: BTreeMap<Member, PathBuf>) -> Vec<(WireMember, String)> {
         let has_network = |member: Member| {
             let process = member.job_rank().and_then(|rank| self.processes.get(&rank));
-            // What ranks have spawned has nobody to tell.
+            // Spawned processes have no agent that could report their network, so they count as having one.
             process.is_none_or(|process| process.has_network)
         };
         let others = libraries.into_iter().filter(|(member, _)| !has_network(*member));
@@ -107,7 +108,7 @@ impl Shell {
         ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
     }
 
-    /// Removes what killed ranks have left in memory.
+    /// Removes the files that killed ranks have left in memory.
     pub(super) fn remove_files(&mut self) {
         mappings::remove(core::mem::take(&mut self.files.paths));
     }

@@ -1,4 +1,4 @@
-//! Standard input of the ranks of this node: a pipe or the terminal for each rank that reads, and the count of what was written into it.
+//! Standard input of the ranks of this node: a pipe or the terminal for each rank that reads, and the count of the bytes written into it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -35,7 +35,7 @@ pub(super) struct Feed {
     count: File,
     record: Record,
     waiting: VecDeque<u8>,
-    /// Nothing follows what waits.
+    /// Nothing follows the waiting bytes.
     is_last: bool,
     /// In `epoll`, for room to write.
     token: Option<u64>,
@@ -44,7 +44,7 @@ pub(super) struct Feed {
 const INTERRUPT: u8 = Signal::SIGINT as u8;
 const QUIT: u8 = Signal::SIGQUIT as u8;
 
-/// What became of an attempt to write.
+/// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
     All,
@@ -102,7 +102,7 @@ impl Feed {
         let _ = self.count.write_all_at(&self.record.emit(), 0);
     }
 
-    /// Writes what waits, as far as there is room.
+    /// Writes the waiting bytes, as far as there is room.
     fn write(&mut self, is_interrupted: &mut bool) -> Written {
         while !self.waiting.is_empty() {
             self.note();
@@ -152,11 +152,11 @@ impl Feed {
 }
 
 impl Feed {
-    /// A terminal stays open: a program on it finds the end of its input as a person would say it.
+    /// A terminal stays open: a program on it finds the end of its input in the form of a typed key.
     fn end_typing(&mut self) {
         let Some(typed) = &self.typed else { return };
         if let Ok(discipline) = Discipline::of(&self.pipe) {
-            // A terminal that is full of what nobody reads: nobody waits for its end.
+            // If the terminal is full of unread bytes, nobody waits for the end.
             let _ = self.pipe.write(&discipline.end_of_file(typed));
         }
     }
@@ -224,7 +224,7 @@ impl Shell {
         }
     }
 
-    /// Writes on, and says how far it has come.
+    /// Writes on, and reports how far it has come.
     pub(super) fn write_input(&mut self, rank: Rank) {
         let Some(feed) = self.inputs.feeds.get_mut(&rank).filter(|feed| !feed.is_held) else { return };
         let before = feed.record.given;
@@ -242,7 +242,7 @@ impl Shell {
         }
     }
 
-    /// How a rank has ended: by a key of a person, who wants the job to end, its exit code is that of a shell.
+    /// How a rank has ended. By a key of a person, who wants the job to end: its exit code is that of a shell.
     pub(super) fn ended_by_key(&self, status: ExitStatus) -> ExitStatus {
         match status {
             ExitStatus::Signal(signal @ (INTERRUPT | QUIT)) if self.inputs.is_interrupted => {
@@ -252,7 +252,7 @@ impl Shell {
         }
     }
 
-    /// What waits behind a key that has stopped the job.
+    /// Writes the input that waits behind a key that has stopped the job.
     pub(super) fn resume_inputs(&mut self) {
         for rank in self.inputs.feeds.keys().copied().collect::<Vec<_>>() {
             self.write_input(rank);

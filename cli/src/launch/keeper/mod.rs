@@ -1,4 +1,4 @@
-//! The keeper's process: one for each node. It starts the ranks of its node, hears what they say and print, and ends them.
+//! The keeper's process: one for each node. It starts the ranks of its node, takes their messages and output, and ends them.
 //!
 //! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
 //! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
@@ -58,7 +58,7 @@ use output::Outputs;
 pub(crate) use receive_address::environment_for_others;
 use spawned::Spawned;
 
-/// What this node is to do for a job.
+/// This node's part of a job.
 #[derive(Debug)]
 struct Site {
     job: JobId,
@@ -78,7 +78,7 @@ struct Site {
     saves: Saves,
     /// The key with which images are encrypted, if they are.
     encryption: Option<Key>,
-    /// What this node may read and write of images and parity in a second.
+    /// Limit of bytes of images and parity that this node reads and writes in a second.
     disk_bytes_per_s: Option<u64>,
 }
 
@@ -95,11 +95,11 @@ enum Source {
     Signals,
     Link,
     Connection(Rank),
-    /// What a process says over PMI.
+    /// A process's PMI socket.
     Pmi(Member),
-    /// What a process prints.
+    /// A process's output.
     Pipe,
-    /// Room for what a rank reads.
+    /// Room in a rank's input.
     Input(Rank),
     /// The thread that works in the node's own directory.
     Disk,
@@ -114,7 +114,7 @@ struct Shell {
     control_key: ControlKey,
     /// The same for programs of MPI libraries.
     key_file: KeyFile,
-    /// What ranks are given.
+    /// The descriptors that ranks are given.
     descriptors: Descriptors,
     /// For each rank one of its own; `None`: they are in the keeper's.
     namespaces: Option<Namespaces>,
@@ -127,7 +127,7 @@ struct Shell {
     /// Requests for another NIC that ranks have received, and the last that each has taken: it keeps it in later lives, too.
     nics_wished: BTreeMap<(Rank, u64), NicChoice>,
     nics: BTreeMap<Rank, NicChoice>,
-    /// Their processes have ended, and the coordinator has not said how the machine is to see it.
+    /// Their processes have ended, and the coordinator has not decided how the machine is to see it.
     unjudged: BTreeSet<Rank>,
     spawned: Spawned,
     /// In the life that runs: where ports are that are older.
@@ -167,7 +167,7 @@ struct Shell {
 enum End {
     /// The job is over.
     Leave,
-    /// The launcher is gone, or what it says makes no sense.
+    /// The launcher is gone, or its messages make no sense.
     Lost(LinkError),
     /// Somebody wants this process to end.
     Signal,
@@ -223,7 +223,7 @@ fn open() -> io::Result<Link> {
     Ok(link)
 }
 
-/// Waits for the launcher's first word; what it has said behind that has come as well.
+/// Waits for the launcher's first message; messages behind that have come as well.
 fn greeting(link: &mut Link) -> Result<(Begin, Vec<ToKeeper>), LinkError> {
     let until = Instant::now() + LINK_GREETING_MAX;
     let mut messages = Vec::new();
@@ -284,7 +284,7 @@ impl Site {
         }
     }
 
-    /// What keeps ranks from being started here, as far as it can be seen before.
+    /// The reason why ranks cannot be started here, as far as it can be seen in advance.
     fn problem(&self, share: u32) -> Option<String> {
         let nic = match self.program.check().and_then(|()| Ok(self.program.nic()?)) {
             Ok(choice) => NicRequest { choice, ranks_here: Some(share) },
@@ -409,7 +409,7 @@ impl Shell {
         })
     }
 
-    /// Until the job is over; `early` has been said already. Returns whether it ended as it should.
+    /// Until the job is over; `early`: messages that have come already. Returns whether it ended as it should.
     fn keep(&mut self, early: Vec<ToKeeper>) -> bool {
         let end = match self.on_messages(early) {
             Some(end) => Ok(end),
@@ -440,7 +440,7 @@ impl Shell {
     /// Ends everything; the guard, which is not dismissed, cleans up behind.
     fn give_up(&mut self) -> bool {
         self.kill_all();
-        // Nothing of this process may run on: not even what would be dropped in order.
+        // Nothing of this process may run on, not even destructors.
         std::process::exit(1);
     }
 
@@ -500,7 +500,7 @@ impl Shell {
         Sealed::new(&self.control_key, control)
     }
 
-    /// Carries out what the machine wants until it wants nothing.
+    /// Carries out the machine's outputs until it has none.
     fn pump(&mut self) {
         while let Some(output) = self.keeper.poll_output() {
             self.on_keeper(output);
@@ -683,7 +683,7 @@ impl Shell {
         Ok(())
     }
 
-    /// The last things: what ended processes have printed, and what MPI libraries have left in memory.
+    /// The last things: output of ended processes, and files that MPI libraries have left in memory.
     fn leave(&mut self) {
         self.kill_all();
         self.wait_for_spawned();

@@ -1,4 +1,4 @@
-//! What processes print: read line by line, and handed to the coordinator as far as it shows them.
+//! Output of processes: read line by line, and handed to the coordinator as far as it shows them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::{Shell, Source};
 
-/// A pipe and whose it is.
+/// A pipe and its process.
 #[derive(Debug)]
 struct Pipe {
     member: Member,
@@ -56,7 +56,7 @@ impl Outputs {
 }
 
 impl Shell {
-    /// Listens to what a process prints.
+    /// Listens to a process's output.
     pub(super) fn watch_pipes(&mut self, member: Member, pipes: Pipes) -> io::Result<()> {
         let Pipes { stdout, stderr, is_terminal } = pipes;
         let error = stderr.map(|pipe| (Channel::Error, pipe));
@@ -148,7 +148,7 @@ impl Shell {
         pipes.filter(|(_, pipe)| wanted(pipe.member)).map(|(token, _)| *token).collect()
     }
 
-    /// Hands over what ranks have printed until now: it lies before the cut of a checkpoint all of whose images are durable, and does not come again.
+    /// Hands over the ranks' output until now: it lies before the cut of a checkpoint all of whose images are durable, and does not come again.
     pub(super) fn hear_output(&mut self) {
         if !self.outputs.has_room() {
             return;
@@ -158,7 +158,7 @@ impl Shell {
         }
     }
 
-    /// Hands over what a process has printed that has ended, before a new life of it prints: lines come in the order in which they were printed, and
+    /// Hands over the output of an ended process, before a new life of it prints: lines come in the order in which they were printed, and
     /// none goes on in another one.
     pub(super) fn hear_last_output(&mut self, member: Member) {
         for token in self.tokens(|of| of == member) {

@@ -14,7 +14,7 @@ use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::{Shell, Source};
 
-/// Whether a process comes to a barrier with what it says.
+/// Whether a process comes to a barrier with these bytes.
 fn comes_to_barrier(said: &[u8]) -> bool {
     const WORD: &[u8] = b"cmd=barrier_in";
     said.windows(WORD.len()).any(|window| window == WORD)
@@ -41,7 +41,7 @@ impl Shell {
         Ok(theirs)
     }
 
-    /// What a rank's agent asks or tells.
+    /// A request or a state report from a rank's agent to the PMI server.
     pub(super) fn on_pmi_of_agent(&mut self, input: pmi::Input) {
         let life = self.pmi_life.unwrap_or(ckpt_glue::control::NO_LIFE);
         let (rank, epoch, message) = match input {
@@ -71,11 +71,11 @@ impl Shell {
         }
     }
 
-    /// Takes what a process has said over PMI. `false`: there was nothing.
+    /// Takes the bytes that a process has sent over PMI. `false`: there were none.
     fn hear_pmi(&mut self, member: Member) -> bool {
         let said = self.pmi.hear(member);
         if said.closed {
-            // Its process has ended, or is about to: how is said better by its status.
+            // Its process has ended, or is about to: its status reports that better.
             self.forget_pmi(member);
             return false;
         }
@@ -90,7 +90,7 @@ impl Shell {
         true
     }
 
-    /// Takes all that a process has said that has ended.
+    /// Takes all bytes of a process that has ended.
     pub(super) fn hear_last_of_pmi(&mut self, member: Member) {
         while self.hear_pmi(member) {}
         self.forget_pmi(member);

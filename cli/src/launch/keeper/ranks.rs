@@ -29,10 +29,10 @@ use crate::convert;
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;
 
-/// Version of the section with what a rank that had ended had done over PMI.
+/// Version of the section with the part in PMI of a rank that had ended.
 const PMI_VERSION: u16 = 1;
 
-/// What the image of a rank that has ended says.
+/// An ended rank's part of its image.
 struct ExitedImage {
     record: ExitedRecord,
     /// Its part in PMI.
@@ -55,7 +55,7 @@ impl Shell {
         }
     }
 
-    /// What the machine tells a rank.
+    /// Sends a message of the machine to a rank.
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
         if self.spoken_for.contains(&rank) {
             let control = self.seal(control);
@@ -151,7 +151,7 @@ impl Shell {
                     there.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))?;
                 }
                 if found.is_none() {
-                    // A script has started a program that names its own points: it will do so again, and has no agent that could tell.
+                    // A script has started a program that names its own points: it will do so again, and has no agent that could report it.
                     self.tell(&FromKeeper::PmiNothing { rank: rank.0 });
                 }
                 found.map(|(program, _)| program)
@@ -253,7 +253,7 @@ impl Shell {
         Ok((ImageDigest(summary.digest.0), summary.bytes))
     }
 
-    /// Notices who has ended. What a rank said before counts before its end.
+    /// Notices ended processes. A rank's earlier messages count before its end.
     pub(super) fn collect_processes(&mut self) {
         let ended: Vec<(Rank, ExitStatus)> = self
             .processes
@@ -264,7 +264,7 @@ impl Shell {
             self.hear(rank);
             self.hear_last_of_pmi(Member::of_job(rank));
             let Some(process) = self.processes.remove(&rank) else { continue };
-            // What it started and left behind goes with it.
+            // Processes that it started and left behind end with it.
             process.group.kill();
             self.hear_last_output(Member::of_job(rank));
             self.end_input(rank);
@@ -294,7 +294,7 @@ impl Shell {
         }
     }
 
-    /// Waits until the namespaces of ended ranks are gone: what is in the kernel ends when it leaves it.
+    /// Waits until the namespaces of ended ranks are gone: system calls that are under way end first.
     pub(super) fn wait_for_firsts(&mut self) {
         let until = Instant::now() + OUTPUT_GRACE;
         self.collect_processes();
@@ -314,7 +314,7 @@ impl Shell {
         if !self.hear(rank)
             && let Some(process) = self.processes.get(&rank)
         {
-            // A program may close the socket and go on: it is then like one that never opened a session. Its end will tell.
+            // A program may close the socket and go on: it is then like one that never opened a session. Its end will show that.
             let _ = self.epoll.delete(process.stream());
             self.sources.remove(&token);
         }
@@ -339,7 +339,7 @@ impl Shell {
         self.tell(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
     }
 
-    /// All ranks go over another NIC, and what they spawn from now on.
+    /// All ranks go over another NIC, and so do the processes that they spawn from now on.
     pub(super) fn note_nic(&mut self, nic: &str) {
         let Ok(choice) = nic.parse::<NicChoice>() else { return };
         self.nics.clear();
@@ -352,7 +352,7 @@ impl Shell {
         self.nics.get(&rank).map_or_else(|| self.site.program.nic(), |choice| Ok(choice.clone()))
     }
 
-    /// Takes what a rank has said. `false`: it will say nothing more.
+    /// Takes a rank's messages. `false`: no more will come.
     fn hear(&mut self, rank: Rank) -> bool {
         let Some(process) = self.processes.get_mut(&rank) else { return false };
         let heard = process.hear();

@@ -1,4 +1,4 @@
-//! Where the ranks of a node receive, and what of the launcher's environment they have.
+//! The addresses on which the ranks of a node receive, and their part of the launcher's environment.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::super::Plan;
 use super::super::secrets::withheld;
 
-/// Tells the provider in processes that are no ranks, as those that ranks spawn, on which address to receive.
+/// The address on which the provider receives in processes that are no ranks, such as those that ranks spawn.
 const ADDRESS_VARIABLE: &str = "STILLWIRE_ADDRESS";
 
-/// Where ranks receive, and what they find of it in their environment. It is the same for them and for what they spawn, however many of them are on this node.
-/// On a job's only host what a person has set counts: in the job's environment, or in the one below it.
+/// The address on which ranks receive, which stands in their environment. It is the same for them and for the processes that they spawn, however many
+/// of them are on this node.
+/// On a job's only host the user's setting counts: in the job's environment, or in the one below it.
 pub(super) fn of_ranks(
     bind: SocketAddr,
     environment: &mut Vec<(OsString, OsString)>,
@@ -20,7 +21,7 @@ pub(super) fn of_ranks(
     let said = environment.iter().cloned().chain(below).find(is_address);
     match said.filter(|_| bind.ip() == Ipv4Addr::LOCALHOST) {
         Some((_, text)) => {
-            // What is no address is ignored by the provider too, which says so.
+            // Ignore a value that is no address: the provider ignores it too, and reports it.
             let ip = text.to_str().and_then(|text| text.parse::<IpAddr>().ok());
             ip.map_or(bind, |ip| SocketAddr::new(ip, bind.port()))
         }
@@ -32,7 +33,7 @@ pub(super) fn of_ranks(
     }
 }
 
-/// The environment of a launcher as ranks on another host get it: without what is its own, or belongs to its own host and session.
+/// The environment of a launcher as ranks on another host get it: without the launcher's own variables, and those of its own host and session.
 pub(crate) fn environment_for_others(plan: &Plan) -> Vec<(OsString, OsString)> {
     const OF_A_SESSION: [&str; 8] = [
         "HOSTNAME",

@@ -14,7 +14,7 @@ use super::Shell;
 /// Time between two looks at ranks that do not come up.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What has been said of ranks that do not come up.
+/// The last report about ranks that do not come up, and when the next look is due.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     due: Option<Instant>,
@@ -28,7 +28,7 @@ impl Silence {
 }
 
 impl Shell {
-    /// Looks from time to time why ranks do not come up, while some have not, and says so when it is news.
+    /// Looks from time to time why ranks do not come up, while some have not, and reports a new reason.
     pub(super) fn look_at_silent(&mut self) {
         let is_starting = self.keeper.ranks().any(|(_, phase, _)| phase == RankPhase::Spawning);
         if !is_starting {

@@ -64,7 +64,7 @@ impl Spawned {
 }
 
 impl Shell {
-    /// Starts all processes of a world, or none, and says which. `running`: processes of the job that run.
+    /// Starts all processes of a world, or none, and reports which. `running`: processes of the job that run.
     pub(super) fn start_world(
         &mut self,
         world: u32,
@@ -148,7 +148,7 @@ impl Shell {
         self.watch_pipes(member, pipes)
     }
 
-    /// Notices which spawned processes have ended. What one said before counts before its end.
+    /// Notices which spawned processes have ended. Earlier messages of one count before its end.
     pub(super) fn collect_spawned(&mut self) {
         let ended = |(member, group): (&Member, &Group)| Some((*member, group.try_wait()?));
         let ended: Vec<(Member, ExitStatus)> = self.spawned.processes.iter().filter_map(ended).collect();
@@ -163,7 +163,7 @@ impl Shell {
         }
     }
 
-    /// The first process of a group has ended: what it started and left behind goes with it.
+    /// The first process of a group has ended: processes that it started and left behind end with it.
     fn forget_group(&mut self, group: Group) {
         group.kill();
         self.guard.remove(group.pid);
@@ -179,7 +179,7 @@ impl Shell {
     }
 }
 
-/// What a command starts, which can be started. Hints that are not known are passed over, as MPI has it.
+/// The program that a command starts, if it can be started. Unknown hints are ignored, as MPI has it.
 fn program(own: &Program, command: &WireCommand) -> Result<Program, NotStarted> {
     let hint =
         |name: &str| command.hints.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());

@@ -1,4 +1,4 @@
-//! The terminal of a job's only rank (`--tty`), and what becomes of the keys that are typed into it.
+//! The terminal of a job's only rank (`--tty`), and the effect of the keys that are typed into it.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -16,7 +16,7 @@ use super::Shell;
 pub(crate) struct Terminal {
     pub(crate) keeper_end: OwnedFd,
     pub(crate) rank_end: OwnedFd,
-    /// A person is there, who stops the job with Ctrl-Z.
+    /// A person is there, and stops the job with Ctrl-Z.
     pub(crate) is_watched: bool,
 }
 
@@ -43,7 +43,7 @@ impl Terminal {
     }
 }
 
-/// What the kernel does with keys, as far as it decides how many bytes of them a program can read.
+/// The kernel's treatment of keys, as far as it decides how many bytes of them a program can read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Discipline {
     settings: libc::termios,
@@ -68,12 +68,12 @@ impl Discipline {
         self.has(libc::ISIG) && (self.is(key, libc::VINTR) || self.is(key, libc::VQUIT))
     }
 
-    /// Whether the key stops whatever is in the foreground.
+    /// Whether the key stops the program in the foreground.
     pub(super) fn is_suspend(&self, key: u8) -> bool {
         self.has(libc::ISIG) && self.is(key, libc::VSUSP)
     }
 
-    /// What ends the input of a program that reads lines; empty for one that reads keys, to which nothing does.
+    /// The keys that end the input of a program that reads lines; empty for one that reads keys, whose input no key ends.
     pub(super) fn end_of_file(&self, typed: &Typed) -> Vec<u8> {
         let times = if self.has(libc::ICANON) { 1 + usize::from(!typed.readable.is_empty()) } else { 0 };
         vec![self.settings.c_cc[libc::VEOF]; times]
@@ -85,7 +85,7 @@ impl Discipline {
 pub(super) struct Typed {
     bytes: u32,
     readable: Vec<u8>,
-    /// The next key is a character, whatever its function.
+    /// The next key is a character, also if it has a function.
     is_quoted: bool,
 }
 
@@ -138,7 +138,7 @@ impl Typed {
         let is_extended = discipline.has(libc::IEXTEN);
         if discipline.is_interrupt(key) || discipline.is_suspend(key) {
             if !discipline.has(libc::NOFLSH) {
-                // What was not read yet is discarded.
+                // The kernel discards input that was not read yet.
                 record.lines = Default::default();
                 record.given_lines += u64::from(self.bytes);
                 *self = Typed::default();

@@ -1,4 +1,4 @@
-//! What several directories know of a job's lives, put together: that of the launcher may be new, or an older one, while nodes go on knowing.
+//! Joins the records of several directories about a job's lives: the launcher's may be new or old, while nodes know later lives.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ mod tests {
             of(&[("here", &[]), ("a", &[(1, 7)]), ("b", &[(1, 7), (2, 8), (3, 9)])]),
             Ok(vec![1, 2, 3])
         );
-        // A spare knows what came after it alone, if what came before could not be read.
+        // A spare knows later lives alone, if earlier ones could not be read.
         assert_eq!(of(&[("a", &[(2, 8)]), ("b", &[(1, 7)])]), Ok(vec![1, 2]));
         assert_eq!(of(&[("here", &[])]), Ok(vec![]));
     }

@@ -1,7 +1,7 @@
-//! Nodes with directories of their own: where those lie, who protects whom, and what keepers are asked to do there.
+//! Nodes with directories of their own: their places, their groups, and the keepers' tasks in them.
 //!
-//! The job's own directory then holds records only: job file, decisions, manifests, commit records. They alone say what is committed; each node has a copy
-//! of them beside its images.
+//! The job's own directory then holds records only: job file, decisions, manifests, commit records. They alone decide which generation is committed;
+//! each node has a copy of them beside its images.
 
 pub(crate) mod lives;
 pub(crate) mod wire;
@@ -23,9 +23,10 @@ pub(crate) const NO_NODE: u32 = u32::MAX;
 pub(crate) struct OwnDirectories {
     /// In it each node has one, named by its number: on one machine with the others, or each on its own.
     pub(crate) root: PathBuf,
-    /// Nodes that protect each other; none: nothing is protected. A node that takes another one's place is in its group: what lies there is parity of that one.
+    /// Nodes that protect each other; none: nothing is protected. A node that takes another one's place is in its group: the data there is parity of
+    /// that one.
     groups: Vec<Group>,
-    /// How they do, and what it may cost them.
+    /// Their scheme, and its limits.
     pub(crate) scheme: Scheme,
     pub(crate) budget: WireBudget,
 }
@@ -73,7 +74,7 @@ pub(crate) fn groups_over(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, 
     Group::over_named(scheme, &pairs)
 }
 
-/// Those of older builds' jobs, whose files do not say them: nobody had named a domain, and each `localhost` was a host of its own.
+/// Those of older builds' jobs, whose files do not have them: nobody had named a domain, and each `localhost` was a host of its own.
 pub(crate) fn groups_by_host(scheme: Scheme, nodes: &[Node]) -> Result<Vec<Group>, GroupError> {
     let hosts = hosts(nodes, |node| node.host.as_deref());
     let domains: Vec<&str> = hosts.iter().map(String::as_str).collect();
@@ -86,7 +87,7 @@ fn hosts(nodes: &[Node], host: impl Fn(&Node) -> Option<&str>) -> Vec<String> {
     (0..).zip(nodes).map(of).collect::<Vec<String>>()
 }
 
-/// What each node fails together with, in words.
+/// The failure domain of each node, in words.
 pub(crate) fn domains(nodes: &[Node]) -> Vec<String> {
     let of = |(number, node): (u32, &Node)| match (&node.domain, node.named_host()) {
         (Some(domain), _) => format!("domain {domain}"),
@@ -96,22 +97,22 @@ pub(crate) fn domains(nodes: &[Node]) -> Vec<String> {
     (0..).zip(nodes).map(of).collect()
 }
 
-/// What was found out about the nodes before a life began, and what was rebuilt.
+/// Findings about the nodes before a life began, and the repairs.
 #[derive(Clone, Default, Debug, Serialize)]
 pub(crate) struct Repairs {
-    /// What the life began from, or would have.
+    /// The generation that the life began from, or would have.
     #[serde(skip)]
     pub(crate) chosen: Option<String>,
-    /// Every member of every group keeps what protects it.
+    /// Every member of every group holds its protection data.
     #[serde(skip)]
     pub(crate) protected: bool,
-    /// What was found of each generation that was looked at, the newest first.
+    /// The verdict on each generation that was looked at, the newest first.
     pub(crate) kept: Vec<GenerationOutcome>,
     pub(crate) rebuilt: Vec<NodeRepair>,
     pub(crate) lost: Vec<Lost>,
 }
 
-/// What was rebuilt on a node.
+/// The rebuilt data of a node.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NodeRepair {
     pub(crate) generation: String,
@@ -123,12 +124,12 @@ pub(crate) struct NodeRepair {
     pub(crate) received_bytes: u64,
 }
 
-/// A committed generation, after what could be done for it.
+/// The outcome for a committed generation, after its repair.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GenerationOutcome {
     pub(crate) generation: String,
     pub(crate) restorable: bool,
-    /// Every member of every group keeps what protects it.
+    /// Every member of every group holds its protection data.
     pub(crate) protected: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a keeper is asked to do in the directory of its node, and what it answers. Records travel as their bytes.
+//! Requests to a keeper for the directory of its node, and its answers. Records travel as their bytes.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub(crate) struct WireMembership {
     pub(crate) losses: usize,
     /// Which of them this is.
     pub(crate) member: usize,
-    /// What protecting may use, and how.
+    /// The limits of protecting, and the way that parity takes.
     pub(crate) budget: WireBudget,
     /// The job file.
     pub(crate) job_file: Vec<u8>,
 }
 
-/// What protecting may use of a node, and the way that parity takes.
+/// The limits of protecting on a node, and the way that parity takes.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct WireBudget {
     pub(crate) link_bytes_per_s: Option<u64>,
@@ -87,48 +87,49 @@ impl WireManifest {
     }
 }
 
-/// What a keeper is asked to do.
+/// A request to a keeper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum NodeTask {
-    /// Make the directory if it is not there, take over the decisions, and look what there is of these generations: every byte of those that are marked.
+    /// Make the directory if it is not there, take over the decisions, and look at these generations: every byte of those that are marked.
     /// `sees`: a place of copies and a sign there, which must be the launcher's.
     Survey {
         decisions: Vec<WireDecision>,
         generations: Vec<(WireManifest, bool)>,
         sees: Option<(WireCopies, u64)>,
     },
-    /// Look what there is of this generation, in a life that runs.
+    /// Look at this generation, in a life that runs.
     Look(WireManifest),
     /// Bring the node's images of a generation from a place of copies.
     Fetch { generation: WireGeneration, from: WireCopies },
     /// Write down a decision.
     Decide(WireDecision),
-    /// Have the copy of the job file say this.
+    /// Replace the copy of the job file by this one.
     Keep { job_file: Vec<u8> },
-    /// Commit here what is committed.
+    /// Commit this generation here: the job has committed it.
     Commit(WireManifest),
-    /// Remove what is not kept.
+    /// Remove generations that are not kept.
     Collect { life: WireLife, keep: u32, kept: Vec<WireGeneration> },
-    /// The job is over: commit here what is committed, and remove what was not finished.
+    /// The job is over: commit here the generations that it has committed, and remove unfinished ones.
     Settle { manifests: Vec<WireManifest> },
     /// A protector's endpoint for this life, which is about to begin.
     Open { life: WireLife },
     /// Where the protectors of all nodes are.
     Meet { life: WireLife, addresses: Vec<(u32, Vec<u8>)> },
-    /// Protect a generation, building upon what all members keep of `from`. `ranks`: the first one here, and the one behind the last.
+    /// Protect a generation, building upon the data of `from` that all members hold. `ranks`: the first one here, and the one behind the last.
     Protect { generation: WireGeneration, from: Option<WireGeneration>, ranks: (u32, u32) },
     /// Give it up.
     Abandon { generation: WireGeneration },
-    /// Compute what this node has lost of a generation from what the others have.
+    /// Compute this node's lost data of a generation from the data of the others.
     Repair { generation: WireGeneration },
 }
 
-/// What has come of it.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum NodeDone {
     /// As asked.
     Done,
-    /// To [`NodeTask::Survey`], in the same order, and what is known here besides. `beside`: the nodes whose directories lie beside this one's.
+    /// To [`NodeTask::Survey`], in the same order, and further records that are known here. `beside`: the nodes whose directories lie beside this
+    /// one's.
     Surveyed { found: Vec<Found>, known: Known, beside: Vec<u32> },
     /// To [`NodeTask::Look`].
     Looked(Found),
@@ -142,11 +143,12 @@ pub(crate) enum NodeDone {
     Fetched(u32),
     /// To [`NodeTask::Repair`].
     Repaired(Rebuilt),
-    /// To [`NodeTask::Protect`]: what it took.
+    /// To [`NodeTask::Protect`]: its cost.
     Protected(Effort),
 }
 
-/// What protecting a generation took on a node: see [`Statistics`]. What overlaps is in each of the times, microseconds. A command's answer has it, too.
+/// The cost of protecting a generation on a node: see [`Statistics`]. Overlapping work counts in each of the times, in microseconds. A command's
+/// answer has it, too.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Effort {
     pub(crate) shape: Option<String>,
@@ -213,7 +215,7 @@ pub(crate) struct Known {
     pub(crate) manifests: Vec<WireManifest>,
 }
 
-/// What was rebuilt.
+/// The rebuilt data of a generation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Rebuilt {
     /// Files that were missing or cut off.
@@ -224,22 +226,22 @@ pub(crate) struct Rebuilt {
     pub(crate) parity_pages: u64,
     /// Records that were missing or damaged.
     pub(crate) records: u64,
-    /// What the others have sent for it.
+    /// Bytes that the other nodes sent for it.
     pub(crate) received_bytes: u64,
 }
 
-/// What a node has of a generation.
+/// A node's findings of a generation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Found {
     /// Why its images cannot be restored; `None`: they can.
     pub(crate) problem: Option<String>,
-    /// All that it has and keeps for its group can be read.
+    /// Its part of the generation and its protection data can be read completely.
     pub(crate) is_held: bool,
-    /// Or something of it: pages that others may be rebuilt from.
+    /// Or a part of it: pages from which others may be rebuilt.
     pub(crate) has_some: bool,
 }
 
-/// What a [`Refusal`] says of a repair that all others have answered: what is lost cannot be computed from what they have, also not later.
+/// A [`Refusal`] of a repair that all others have answered: their data is not enough to compute the lost data, neither now nor later.
 pub(crate) const BEYOND_REPAIR: u32 = Errno::ENODATA as u32;
 
 /// Why it was not done.

@@ -40,10 +40,10 @@ const STEERING: [&str; 13] = [
     "PYTHON",
 ];
 
-/// What the scripts of this tree set for tests.
+/// Prefixes of variables that the scripts of this tree set for tests.
 const GIVEN: [&str; 2] = ["STILLWIRE_TEST_", "STILLWIRE_PROVIDER"];
 
-/// The launcher, which sees nothing of what this machine's user has set for jobs.
+/// The launcher, which sees none of the settings that this machine's user has for jobs.
 pub(crate) fn stillwire(arguments: &[&str]) -> Command {
     let mut command = Command::new(STILLWIRE);
     command.args(arguments).stdin(Stdio::null());
@@ -211,7 +211,7 @@ impl Place {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
-    /// Who reads what the ranks print, if somebody does while they run.
+    /// The thread that reads the ranks' output, if one does while they run.
     reader: Option<JoinHandle<String>>,
     pub(crate) seen: Vec<String>,
 }
@@ -232,7 +232,7 @@ impl Running {
         Running { child, lines, reader: None, seen: Vec::new() }
     }
 
-    /// Reads what the ranks print while they run: a pipe that nobody empties is full after 64 KiB.
+    /// Reads the ranks' output while they run: a pipe that nobody empties is full after 64 KiB.
     pub(crate) fn reading(mut self) -> Running {
         let mut stdout = self.child.stdout.take().expect("a pipe");
         self.reader = Some(std::thread::spawn(move || {
@@ -280,7 +280,7 @@ impl Running {
         }
     }
 
-    /// Asks for a checkpoint until one is committed, which a rank that has passed the point already may prevent. Returns the line that says so.
+    /// Asks for a checkpoint until one is committed, which a rank that has passed the point already may prevent. Returns the line about it.
     pub(crate) fn checkpoint(&mut self) -> String {
         loop {
             self.signal("USR1");
@@ -325,7 +325,7 @@ impl Running {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        // A process that outlives the launcher would hold the pipe: that is what some tests are about.
+        // A process that outlives the launcher would hold the pipe: some tests are about that.
         let stdout = self.printed();
         self.seen.extend(self.lines.iter());
         Done { code: status.code(), stdout, stderr: self.seen.join("\n") }

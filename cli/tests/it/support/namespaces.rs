@@ -7,10 +7,10 @@ use super::{children_of, done, wait_until};
 
 const INSIDE: &str = "STILLWIRE_TEST_INSIDE";
 
-/// True inside: go on. False outside, when the test `name` of this module has run inside and passed. `options` of unshare(1) say which namespaces.
+/// True inside: go on. False outside, when the test `name` of this module has run inside and passed. `options` of unshare(1) name the namespaces.
 ///
 /// # Errors
-/// What is missing here.
+/// The tools that are missing here.
 pub(crate) fn enter(module: &str, name: &str, options: &[&str]) -> Result<bool, String> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(true);
@@ -71,7 +71,7 @@ impl Host {
         Host { unshare, first }
     }
 
-    /// What a remote shell does to run its arguments there.
+    /// The remote shell's command that runs its arguments there.
     pub(crate) fn entrance(&self) -> String {
         format!("exec nsenter -t {} -n -u -p -m -- \"$@\"", self.first)
     }

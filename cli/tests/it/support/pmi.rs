@@ -1,4 +1,4 @@
-//! Ranks that speak PMI-1 step by step, as a test says, and a file that stands for the provider.
+//! Ranks that speak PMI-1 step by step, in the steps of a test, and a file that stands for the provider.
 
 use std::fs;
 use std::path::Path;

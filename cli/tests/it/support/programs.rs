@@ -30,7 +30,7 @@ pub(crate) fn steps() -> String {
     program("steps")
 }
 
-/// What `steps` prints last when nothing happens to it.
+/// The last line that `steps` prints when nothing happens to it.
 pub(crate) fn sum(arguments: &[&str]) -> String {
     let output = Command::new(steps()).args(arguments).output().expect("it runs");
     let text = String::from_utf8(output.stdout).expect("words");

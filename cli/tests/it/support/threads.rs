@@ -19,7 +19,7 @@ impl Still {
 impl Drop for Still {
     fn drop(&mut self) {
         let mut status = 0;
-        // A tracer is told that the thread has stopped, and detaches only then.
+        // A tracer learns that the thread has stopped, and detaches only then.
         // SAFETY: the call writes to `status` alone.
         unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) };
         // It fails for a process that has ended meanwhile.

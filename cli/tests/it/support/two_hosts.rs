@@ -88,7 +88,7 @@ impl Drop for TwoHosts {
     }
 }
 
-/// Over what the ranks of the one job here say that they reach other hosts.
+/// The NICs over which the ranks of the one job here report that they reach other hosts.
 pub(crate) fn nics() -> Vec<String> {
     let listed = done(&mut stillwire(&["ps", "--json"])).json();
     let ranks = listed["jobs"][0]["status"]["each_rank"].as_array().cloned().unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Behind a life that runs: what nodes have lost of generations that are kept besides the restored one, one generation at a time, the newest first.
+//! Behind a life that runs: rebuilds lost data of generations that are kept besides the restored one, one generation at a time, the newest first.
 //!
 //! ```text
-//!   all ranks run ---> Repair (who has lost) ---> Look (all: what has become of it) ---> the next one
+//!   all ranks run ---> Repair (nodes with losses) ---> Look (all: the outcome) ---> the next one
 //!        ^                 | a checkpoint goes first
 //!        +--- Collect <----+
 //! ```
 //!
-//! Nothing depends on it. What was not rebuilt is found by the survey before the next life, or is not kept any more.
+//! Nothing depends on it. The survey before the next life finds data that was not rebuilt, or it is not kept any more.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -40,9 +40,9 @@ pub(super) struct BackgroundRepair {
     /// The newest first.
     waiting: VecDeque<Older>,
     under_way: Option<Older>,
-    /// The ranks of the life run: until then what they wait for goes first.
+    /// The ranks of the life run: their start goes first.
     is_begun: bool,
-    /// From a checkpoint's protection until what is not kept any more has been removed: R27, and the checkpoint goes first.
+    /// From a checkpoint's protection until old generations have been removed: R27, and the checkpoint goes first.
     is_held: bool,
 }
 
@@ -51,7 +51,7 @@ impl BackgroundRepair {
         BackgroundRepair { waiting, ..BackgroundRepair::default() }
     }
 
-    /// A checkpoint is protected: what is being rebuilt ends, and is begun again later.
+    /// A checkpoint is protected: the rebuild that is under way ends, and is begun again later.
     pub(super) fn hold(&mut self) {
         self.is_held = true;
     }
@@ -62,7 +62,7 @@ impl BackgroundRepair {
         self.under_way.take_if(|older| !kept.contains(&older.generation()));
     }
 
-    /// What comes next, if nothing is under way.
+    /// The next generation to rebuild, if no other one is under way.
     fn next(&mut self) -> Option<&Older> {
         if !self.is_begun || self.is_held || self.under_way.is_some() {
             return None;
@@ -149,7 +149,7 @@ impl Shell<'_> {
         self.ask_nodes(What::Look(generation), Some(NODE_ANSWER_MAX), |_| task.clone());
     }
 
-    /// Who has rebuilt it has committed it, too, if all that is there is whole.
+    /// A node that has rebuilt it has committed it, too, if all its data of it is whole.
     pub(super) fn end_look(&mut self, generation: GenerationId, round: &Round) {
         let Some(repair) = self.background_repair().filter(|repair| repair.is_under_way(generation)) else {
             return;

@@ -1,6 +1,6 @@
-//! A generation that was not protected in time: who was waited for, and what that one was busy with.
+//! A generation that was not protected in time: the node that the others waited for, and the reason why it was late.
 //!
-//! Who waits for a slow node looks as late as that one. So each says how its own time went ([`WireAccount`]), and what they say is laid side by side.
+//! A node waiting for a slow peer appears equally slow. So each reports how its own time went ([`WireAccount`]), and the reports are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::super::super::notice::Notice;
 use super::super::Shell;
 use super::{Round, What};
 
-/// What was given up because somebody was late.
+/// A generation that was given up because a node was late.
 #[derive(Debug)]
 pub(super) struct LateNodes {
     pub(super) generation: GenerationId,
@@ -34,7 +34,7 @@ enum Cause {
     Link(Duration),
 }
 
-/// Who of a group was late, and why: in doubt more than one.
+/// The late nodes of a group, and why they were late: in doubt more than one.
 fn causes(
     silent: &BTreeSet<NodeIndex>,
     said: &BTreeMap<NodeIndex, WireAccount>,
@@ -98,7 +98,7 @@ fn words(cause: Cause, account: Option<&WireAccount>) -> String {
 }
 
 impl Shell<'_> {
-    /// Somebody has not protected it in time. It is given up, and all say how far they were with it.
+    /// A node has not protected it in time. It is given up, and all nodes report how far they were with it.
     pub(super) fn ask_who_is_late(
         &mut self,
         generation: GenerationId,
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_that_of_who_had_something_to_do() {
-        // The others have not heard what it has, and one has a good deal to write by itself.
+        // The others have not received its data, and one has a good deal to write by itself.
         let waits = |own| account(own, 0, &[(2, 9_900)]);
         let found = late(vec![waits(80), waits(4_000), account(9_950, 0, &[(0, 10)]), waits(30)]);
         assert_eq!(found, only(2, Cause::Own(ms(9_950))));

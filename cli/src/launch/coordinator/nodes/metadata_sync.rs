@@ -1,5 +1,5 @@
-//! Nodes that know lives of which the launcher's directory does not: that one is lost, or an older one, and a copy has taken its place. What they know is taken over before
-//! a life begins, for none of them takes part in one that contradicts it.
+//! Nodes that know lives of which the launcher's directory does not: that directory is lost or old, and a copy has taken its place. The launcher
+//! takes over their records before a life begins, because a node takes part in no life that contradicts them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use super::super::Shell;
 use crate::error::CliError;
 
 impl Shell<'_> {
-    /// What these nodes know goes into the launcher's directory, or the job does not begin. False: a life has been before, and somebody else has decided another one since.
+    /// Copies the decisions that these nodes know into the launcher's directory; if that fails, the job does not begin. False: a life was before, and
+    /// another launcher has decided a further one since.
     pub(super) fn sync_metadata(&mut self, ahead: &BTreeMap<NodeIndex, Vec<Decision>>) -> bool {
         if self.job.status().life.is_some() {
             return false;

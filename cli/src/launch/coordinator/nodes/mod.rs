@@ -1,11 +1,11 @@
-//! Nodes with directories of their own: what they are all asked to do, and who has not answered yet.
+//! Nodes with directories of their own: requests to all of them, and the answers that are missing.
 //!
 //! ```text
 //!   life to begin:  Survey (all) ---> a generation is chosen ---> decision durable here ---> Decide (all) ---> ranks start
 //!   checkpoint:     images durable ---> Protect (all) ---> commit record durable here ---> Commit (all) ---> Collect (all)
 //! ```
 //!
-//! What counts is what stands in the job's own directory; the nodes' copies of its records are there for the ranks, and for a user who has lost that directory.
+//! The job's own directory decides; the nodes' copies of its records serve the ranks, and a user who has lost that directory.
 
 mod background_repair;
 mod late_nodes;
@@ -36,16 +36,16 @@ use late_nodes::LateNodes;
 use protection::PendingProtection;
 use restore_plan::RestorePlan;
 
-/// What the nodes are asked for.
+/// A request to the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// What they have, before a life begins.
+    /// Their generations and decisions, before a life begins.
     Survey,
     /// To take over a decision.
     Decide(Life),
     /// To take over a commit record.
     Commit(GenerationId),
-    /// To remove what is not kept.
+    /// To remove generations that are not kept.
     Collect,
     /// To open their protectors' endpoints.
     Open(Life),
@@ -53,15 +53,15 @@ enum What {
     Meet,
     /// To protect a generation.
     Protect(GenerationId),
-    /// To give up what was not protected in time, and how far they were with it.
+    /// To give up a generation that was not protected in time, and to report how far they were with it.
     Late(GenerationId),
-    /// To compute what they have lost of a generation.
+    /// To compute their lost data of a generation.
     Repair(store::GenerationId),
     /// The same, behind a life that runs.
     Rebuild(store::GenerationId),
-    /// What has become of that.
+    /// The result of that.
     Look(store::GenerationId),
-    /// To bring what they have lost of a generation from a place of copies.
+    /// To bring their lost data of a generation from a place of copies.
     Fetch(store::GenerationId),
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Nodes {
     restore: Option<RestorePlan>,
     pending_protection: Option<PendingProtection>,
     late: Option<LateNodes>,
-    /// The newest committed generation, if every member of every group keeps what protects it: the next one builds upon it.
+    /// The newest committed generation, if every member of every group holds its protection data: the next one builds upon it.
     base: Option<GenerationId>,
     background_repair: BackgroundRepair,
     repairs: Repairs,
@@ -127,7 +127,7 @@ impl Nodes {
 
 impl Round {
     fn is_over(&self, now: Instant) -> bool {
-        // Without one of them it is not protected, whatever the others say.
+        // If one node refuses, the generation is not protected, and the other answers do not matter.
         let is_spoilt = matches!(self.what, What::Protect(_)) && !self.refused.is_empty();
         self.waiting.is_empty() || is_spoilt || self.until.is_some_and(|until| until <= now)
     }
@@ -145,7 +145,7 @@ impl Nodes {
 }
 
 impl Shell<'_> {
-    /// Asks every node; `task` says what.
+    /// Sends every node its `task`.
     fn ask_nodes(&mut self, what: What, limit: Option<Duration>, task: impl Fn(NodeIndex) -> NodeTask) {
         self.ask_some(what, limit, &self.keepers.nodes().into_iter().collect(), task);
     }
@@ -196,7 +196,7 @@ impl Shell<'_> {
 
     pub(super) fn on_node_busy(&mut self, node: NodeIndex, number: u64, bytes: u64) {
         let Some(nodes) = &mut self.nodes else { return };
-        // What it was asked since waits behind what it was asked before.
+        // A node works off its requests in order, so progress on an older request counts for the newer ones that wait behind it.
         let is_it = |round: &&mut Round| {
             round.number == number || round.number > number && round.waiting.contains(&node)
         };
@@ -212,13 +212,13 @@ impl Shell<'_> {
         }
     }
 
-    /// A node's keeper is gone: it answers nothing that it was asked. Before a life begins another one is asked again what there is.
+    /// A node's keeper is gone: it does not answer the open requests. Before a life begins, its successor is surveyed again.
     pub(super) fn lose_node(&mut self, node: NodeIndex) {
         let Some(nodes) = &mut self.nodes else { return };
         if let Some(restore) = &mut nodes.restore {
             let fetch = nodes.rounds.iter_mut().find(|round| matches!(round.what, What::Fetch(_)));
             let Some(fetch) = fetch else { return self.survey_again() };
-            // What the others bring goes on, and all are asked when it is there.
+            // The other nodes go on fetching; all are asked again when they are done.
             restore.lost_keeper();
             if fetch.waiting.remove(&node) {
                 fetch.refused.insert(node, gone());
@@ -272,11 +272,11 @@ impl Shell<'_> {
             nodes.untold = round.refused.keys().copied().collect();
         }
         match round.what {
-            // The decision stands in the job's directory. A node that does not know it can save nothing, and says so.
+            // The decision stands in the job's directory. A node that does not know it can save nothing, and reports that.
             What::Decide(life) => self.tell_job(job::Input::DecisionDurable { life }),
-            // R8: what counts stands in the job's directory.
+            // R8: the record in the job's directory decides.
             What::Commit(generation) => self.end_commit(generation),
-            // What waited for it.
+            // The rest may have waited for this round.
             _ => {
                 self.protect();
                 let is_over = self.nodes.as_ref().is_some_and(|nodes| nodes.pending_protection.is_none());
@@ -331,13 +331,13 @@ impl Shell<'_> {
         self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
             NodeTask::Commit(manifest.into())
         });
-        // While a life is being ended nobody waits for the nodes' answers, and if it was the last one, the job's last words name what is on disk.
+        // While a life is being ended nobody waits for the nodes' answers, and if it was the last one, the final report names the generation on disk.
         if self.job.status().phase == JobPhase::Fencing {
             self.tell_job(job::Input::CommitDurable(generation));
         }
     }
 
-    /// What is not kept has been removed from the job's directory.
+    /// The store has removed the job directory's old generations.
     pub(super) fn collected(&mut self, life: Life, kept: &[store::GenerationId]) {
         self.forget_input(kept);
         if let Some(nodes) = &mut self.nodes {

@@ -1,8 +1,8 @@
-//! Between the last image of a checkpoint and its commit record: every node of every group has to keep what protects it (R27).
+//! Between the last image of a checkpoint and its commit record: every node of every group has to hold its protection data (R27).
 //!
 //! ```text
 //!   WriteCommit ---> Protect (all) ---> output is shown ---> commit record
-//!                        | refused, lost; late ---> who was it?
+//!                        | refused, lost; late ---> by which node?
 //!                        v
 //!                    Abandon (all): the checkpoint failed, and the generation before it is as it was
 //! ```
@@ -37,13 +37,13 @@ impl Shell<'_> {
             return self.begin_commit(generation, images);
         };
         nodes.pending_protection = Some(PendingProtection { generation, images });
-        // Parity of what is kept is folded just now.
+        // Parity of the kept generations is folded just now.
         if nodes.rounds.iter().all(|round| round.what != What::Collect) {
             self.protect();
         }
     }
 
-    /// Asks the nodes to protect what is to be protected.
+    /// Asks the nodes to protect the pending generation.
     pub(super) fn protect(&mut self) {
         let Some(nodes) = &mut self.nodes else { return };
         let Some(PendingProtection { generation, .. }) = nodes.pending_protection else { return };
@@ -57,7 +57,7 @@ impl Shell<'_> {
         self.end_rounds(Instant::now());
     }
 
-    /// R27: only what every node keeps is committed.
+    /// R27: only a generation that every node protects is committed.
     pub(super) fn end_protection(&mut self, round: &Round) {
         let Some(PendingProtection { generation, images }) =
             self.nodes.as_mut().and_then(|nodes| nodes.pending_protection.take())
@@ -81,7 +81,7 @@ impl Shell<'_> {
         self.tell(&Notice::Store { what: &round.what.words(), error: &error });
         let errno = round.refused.values().next().map_or(0, |refusal| refusal.errno);
         self.give_up_protection(generation, errno);
-        // If what it was to build upon is damaged, the next one stands for itself.
+        // If its base is damaged, the next one stands for itself.
         if errno != Errno::ENOSPC as u32
             && let Some(nodes) = &mut self.nodes
         {

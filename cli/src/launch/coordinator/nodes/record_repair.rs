@@ -83,7 +83,7 @@ impl Shell<'_> {
     }
 }
 
-/// What nodes say of one thing, unless two contradict each other. In order of the keys.
+/// Values that nodes report, by key; `None`: two nodes contradict each other.
 struct Agreed<K, V>(BTreeMap<K, Option<V>>);
 
 impl<K, V> Default for Agreed<K, V> {

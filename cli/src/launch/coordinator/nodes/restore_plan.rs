@@ -1,4 +1,4 @@
-//! Before a life begins: what the nodes have of the committed generations, which of these it can begin from, and what has to be rebuilt for it.
+//! Before a life begins: the survey of the nodes' committed generations, the choice of the one to begin from, and its rebuild.
 //!
 //! ```text
 //!   store fenced ---> Survey ---> Open, Meet ---> choose ---> the life is decided
@@ -37,20 +37,20 @@ use crate::convert;
 use crate::error::CliError;
 use crate::text;
 
-/// What is known of a life that is about to begin.
+/// The state of a life that is about to begin.
 #[derive(Debug)]
 pub(super) struct RestorePlan {
     counter: u32,
     nonce: u64,
     pub(super) records: Records,
-    /// By node: what it has of each generation.
+    /// By node: its findings of each generation.
     found: BTreeMap<NodeIndex, Vec<Found>>,
     /// The protectors have found each other.
     have_met: bool,
     repairs: BTreeMap<GenerationId, u32>,
     /// Why the last one failed.
     failures: BTreeMap<GenerationId, String>,
-    /// Nodes for which what the others had in the last round did not do.
+    /// Nodes that the data of the others could not rebuild in the last round.
     beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
     /// When progress of rebuilt or brought images is reported.
     news: Option<Instant>,
@@ -91,7 +91,7 @@ impl RestorePlan {
         }
     }
 
-    /// What a node has of the generation at this place.
+    /// A node's findings of the generation at this place.
     fn found(&self, node: u32, place: usize) -> Found {
         let nothing = || Found {
             problem: Some("its directory cannot be read".to_owned()),
@@ -102,9 +102,9 @@ impl RestorePlan {
     }
 }
 
-/// What is to be done about a generation.
+/// The verdict on a generation.
 enum Verdicts {
-    /// It can be restored; every member has what it keeps of it.
+    /// It can be restored; every member holds its protection data.
     Whole,
     /// It can be restored, but is not protected.
     Bare,
@@ -117,7 +117,7 @@ enum Verdicts {
 }
 
 impl Shell<'_> {
-    /// The store has been fenced: what do the nodes have?
+    /// The store has been fenced: surveys the nodes.
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
         let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
         let restore = RestorePlan {
@@ -162,7 +162,7 @@ impl Shell<'_> {
     /// All nodes have seen it, or the job does not begin.
     pub(in super::super) fn remove_sign(&mut self) {
         let Some((sign, flush)) = self.sign.take().zip(self.plan.flush.as_ref()) else { return };
-        // What stays is removed with the next copy.
+        // If this fails, the sign is removed with the next copy.
         if let Ok(target) = flush.to.open() {
             let _ = Copies::new(&*target, self.plan.job, None).remove_sign(sign);
         }
@@ -175,7 +175,7 @@ impl Shell<'_> {
         own.is_none().then(|| convert::to_store(named))
     }
 
-    /// A keeper is there that has not been asked what its node has.
+    /// A keeper is there that has not been asked about its node's generations.
     pub(in super::super) fn ask_late_node(&mut self, node: NodeIndex) {
         let Some(nodes) = &self.nodes else { return };
         let Some(restore) = &nodes.restore else { return };
@@ -239,8 +239,8 @@ impl Shell<'_> {
         if are_grouped && !restore.have_met { self.open_protectors() } else { self.choose() }
     }
 
-    /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so what lies beside a node's
-    /// directory there was made by another host a moment ago. Later it may have been a node of the same host once.
+    /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so a directory beside a
+    /// node's own was made by another host a moment ago. Later it may have been a node of the same host once.
     fn tell_of_sharing(&mut self, round: &Round) {
         let Some(own) = self.plan.own_directories.as_ref() else { return };
         let is_fresh = self.plan.beginning == Beginning::Fresh && self.job.status().life.is_none();
@@ -375,7 +375,7 @@ impl Shell<'_> {
         self.begin_from(chosen);
     }
 
-    /// What is said of a generation of which nothing more will be rebuilt before the life begins.
+    /// Notes the verdict on a generation of which nothing more will be rebuilt before the life begins.
     fn note_judged(&mut self, generation: GenerationId, verdict: Verdicts) {
         let kept = GenerationOutcome {
             generation: generation.to_string(),
@@ -394,7 +394,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Generations older than what the life begins from, which are kept, and of which nodes have lost something.
+    /// Generations older than the one that the life begins from, which are kept, and of which nodes have lost something.
     fn older_to_rebuild(&mut self, chosen: GenerationId) -> VecDeque<Older> {
         let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else {
             return VecDeque::new();
@@ -518,10 +518,10 @@ impl Shell<'_> {
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             (restore.news, restore.brought_told) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
-            // A node that has its lost files again may be what the others lacked.
+            // A node that has its lost files again may be the one that the others lacked.
             restore.beyond_repair.remove(&generation);
             if !round.refused.values().all(is_lost) {
-                // What has failed there once fails again, for all that is known.
+                // A failure there is likely to come again, so fetch no further time.
                 restore.fetches = REPAIRS_MAX;
             }
             let counter = restore.counter;
@@ -566,7 +566,7 @@ impl Shell<'_> {
         if round.done.values().any(is_repaired)
             && let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut())
         {
-            // What was mended may be what the others lacked.
+            // A repaired node may be the one that the others lacked.
             restore.beyond_repair.remove(&generation);
         }
         for (node, done) in &round.done {
@@ -587,7 +587,7 @@ impl Shell<'_> {
         self.survey();
     }
 
-    /// What is to be restored is known. `true`: every member keeps what protects it.
+    /// The generation to be restored is known. `true`: every member holds its protection data.
     fn begin_from(&mut self, chosen: Option<(GenerationId, bool)>) {
         let older = match chosen.filter(|_| self.plan.purpose != Purpose::Repair) {
             Some((chosen, _)) => self.older_to_rebuild(chosen),
@@ -595,7 +595,7 @@ impl Shell<'_> {
         };
         let Some(nodes) = &mut self.nodes else { return };
         let Some(RestorePlan { counter, nonce, records, .. }) = nodes.restore.take() else { return };
-        // Nor does one that goes on, whatever its directory has left to say of what it had.
+        // A job that goes on counts as committed, even if its directory has lost the records.
         let committed = records.are_of_any() || self.plan.beginning != Beginning::Fresh;
         nodes.background_repair = BackgroundRepair::new(older);
         let newest = chosen.map(|(generation, _)| convert::to_glue(generation));

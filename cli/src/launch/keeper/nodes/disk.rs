@@ -1,4 +1,4 @@
-//! What is done in a node's directory of its own: records taken over from the job's, generations looked at, and removed.
+//! Work in a node's own directory: it takes over records of the job, looks at generations, and removes them.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ use crate::convert;
 /// Time between two words of progress.
 const BUSY_EVERY: Duration = Duration::from_secs(1);
 
-/// What the thread says.
+/// A message from the thread.
 #[derive(Debug)]
 pub(super) enum DiskEvent {
-    /// It is at it; so many more bytes have come.
+    /// It is at work; so many more bytes have come.
     Busy { number: u64, bytes: u64 },
-    /// It has done it, or has not.
+    /// The result of a task.
     Done { number: u64, outcome: Result<NodeDone, Refusal> },
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Disk {
     group: Option<Group>,
     /// The key of images, with which they are judged, if they are encrypted.
     key: Option<Key>,
-    /// The job is over: what is still being brought is not needed.
+    /// The job is over: files that are still being brought are not needed.
     is_over: Arc<AtomicBool>,
     /// See [`super::OwnDirectory::open`].
     open: Arc<AtomicUsize>,
@@ -102,7 +102,7 @@ impl Disk {
                 match directory.adopt_decisions(&told) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
-                    // R28: what can be read counts as there. Nothing is saved here in a life that this node has not learned.
+                    // R28: records that can be read count as there. Nothing is saved here in a life that this node has not learned.
                     Err(error) => drop(directory.decisions().map_err(|_| error)?),
                 }
                 let (mut found, mut asked) = (Vec::new(), Vec::new());
@@ -212,7 +212,7 @@ impl Disk {
         JobDirectory::attach(storage, self.job).on_node(self.node).encrypted(self.key.clone().map(image_key))
     }
 
-    /// The directory, with the job's file in it. What is there is not written again: it can be read on a disk that takes nothing more.
+    /// The directory, with the job's file in it. Existing files are not written again: they can be read on a disk that takes nothing more.
     fn make(&self) -> Result<Job, StoreError> {
         let storage = Directory::create(&self.path)?;
         let file = self.job_file()?;
@@ -234,7 +234,7 @@ impl Disk {
         self.open()
     }
 
-    /// What there is of a generation. If its images are whole, it is committed here as well.
+    /// Looks at a generation. If its images are whole, it is committed here as well.
     fn look(
         &mut self,
         directory: &mut Job,
@@ -249,7 +249,7 @@ impl Disk {
         let (is_held, has_some) = match &self.group {
             Some(group) => {
                 let mut member = Member::new(directory.clone(), group.clone(), self.membership.member);
-                // What cannot be read for another reason than damage is as good as lost.
+                // A file that cannot be read for another reason than damage counts as lost.
                 let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
                 (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))
             }
@@ -259,7 +259,7 @@ impl Disk {
     }
 }
 
-/// What is whole here and did not come with the question: the launcher's own may be damaged.
+/// Undamaged records that are here and did not come with the question: the launcher's own may be damaged.
 fn known_besides(
     directory: &mut Job,
     told: &[Decision],

@@ -1,4 +1,5 @@
-//! The node's directory of its own, as the keeper's shell sees it: what the coordinator asks for is done by a thread, and answered when it is done.
+//! The node's directory of its own, as the keeper's shell sees it: a thread carries out the coordinator's requests, and the answer follows when it is
+//! done.
 
 mod disk;
 mod node_protector;
@@ -21,7 +22,7 @@ use super::{Shell, Site};
 use disk::{Disk, DiskEvent};
 use node_protector::NodeProtector;
 
-/// Who works in the directory.
+/// The thread that works in the directory.
 pub(super) struct OwnDirectory {
     worker: Worker<(u64, NodeTask), DiskEvent>,
     /// Tasks of the thread that are not done: more than one, and somebody waits for the first.
@@ -35,12 +36,12 @@ pub(super) struct OwnDirectory {
     protector: Option<NodeProtector>,
 }
 
-/// The task that removes what is not kept, and folds parity of what is.
+/// The task that removes old generations, and folds parity of the kept ones.
 #[derive(Debug, Default)]
 struct Collecting(Option<u64>);
 
 impl Collecting {
-    /// R27: while parity is folded, nothing is protected, and nothing rebuilt. Who asks has given up waiting for it.
+    /// R27: while parity is folded, nothing is protected, and nothing rebuilt. The coordinator has given up waiting for it.
     fn admit(&mut self, number: u64, task: &NodeTask) -> Result<(), Refusal> {
         match task {
             NodeTask::Collect { .. } => self.0 = Some(number),
@@ -88,7 +89,7 @@ impl Shell {
     pub(super) fn on_node_task(&mut self, number: u64, task: NodeTask) {
         let Some(own) = &mut self.own else { return };
         if matches!(task, NodeTask::Settle { .. }) {
-            // Nothing is protected or brought any more: what was under way is given up.
+            // Nothing is protected or brought any more: work that was under way is given up.
             own.protector = None;
             own.is_over.store(true, Ordering::Relaxed);
         }
@@ -108,7 +109,7 @@ impl Shell {
         }
     }
 
-    /// The protector has something to say.
+    /// The protector has sent messages.
     pub(super) fn on_protector(&mut self) {
         while let Some((number, outcome)) =
             self.own.as_mut().and_then(|own| own.protector.as_mut()).and_then(NodeProtector::next)
@@ -117,7 +118,7 @@ impl Shell {
         }
     }
 
-    /// The thread has something to say.
+    /// The thread has sent messages.
     pub(super) fn on_disk(&mut self) {
         while let Some(said) = self.own.as_ref().and_then(|own| own.worker.next()) {
             self.on_disk_event(said);
@@ -138,7 +139,7 @@ impl Shell {
         }
     }
 
-    /// Waits for what is still being done when the job is over; not for a place of copies that does not answer.
+    /// Waits for work that is still being done when the job is over; not for a place of copies that does not answer.
     pub(super) fn leave_disk(&mut self) {
         let until = Instant::now() + COPY_GRACE;
         while let Some(own) = self.own.as_mut().filter(|own| own.open.load(Ordering::Relaxed) > 0) {

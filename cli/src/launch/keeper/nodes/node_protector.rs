@@ -1,4 +1,4 @@
-//! The node's protector: what the coordinator asks of it, and what it answers.
+//! The node's protector: the coordinator's requests to it, and its answers.
 
 use std::io;
 
@@ -37,7 +37,7 @@ impl NodeProtector {
         epoll: &Epoll,
         token: u64,
     ) -> io::Result<NodeProtector> {
-        // What the rails of its ranks get, too.
+        // The rails of its ranks have the same faults.
         let faults = site.program.variable(FAULTS_VARIABLE);
         let faults = faults.and_then(|text| text.to_string_lossy().parse().ok()).unwrap_or_default();
         let addresses = [site.bind.ip()].into_iter().chain(site.further.iter().copied());

@@ -1,4 +1,4 @@
-//! What the members of a group have of a generation, and what follows from it.
+//! The findings of a group's members of a generation, and the verdict that follows.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use super::super::super::super::nodes::wire::Found;
 use super::super::super::Shell;
 use super::RestorePlan;
 
-/// What is to be done about what a group has of a generation.
+/// The verdict on a group's part of a generation.
 pub(super) enum GroupVerdict {
     Whole,
     /// These members have to be rebuilt.
     Repairable(BTreeSet<NodeIndex>),
-    /// All images are whole; what protects them is computed anew on these members.
+    /// All images are whole; these members compute their protection data anew.
     Bare(BTreeSet<NodeIndex>),
     /// In words.
     Lost(String),
 }
 
 impl Shell<'_> {
-    /// R28: what counts is which pages of a stripe are left. Where more members are damaged than may be lost, that shows when they are repaired; unless too many
-    /// have nothing left.
+    /// R28: the pages of a stripe that are left decide. Where more members are damaged than may be lost, the repair shows whether that is enough;
+    /// unless too many have nothing left.
     pub(super) fn judge_group(
         &self,
         restore: &RestorePlan,
@@ -67,7 +67,7 @@ impl Shell<'_> {
         let are_beyond = without_images.iter().any(|node| beyond_repair.contains(node));
         let only_notes: BTreeSet<NodeIndex> = lost.difference(&without_images).copied().collect();
         if are_beyond && !only_notes.is_empty() && only_notes.is_disjoint(beyond_repair) {
-            // They have all their pages, and may not know it: what they have noted of them is damaged.
+            // They have all their pages, and may not know it: their records of them are damaged.
             return GroupVerdict::Repairable(only_notes);
         }
         if are_beyond {
@@ -81,7 +81,7 @@ impl Shell<'_> {
                 there.join(", ")
             ));
         }
-        // No image is lost: what protects them follows from them. Else the rest follows when all of them are whole.
+        // No image is lost, so the protection data can be computed anew. Else the rest follows when all of them are whole.
         if without_images.is_empty() {
             GroupVerdict::Bare(lost)
         } else {
