@@ -19,7 +19,7 @@ pub(crate) fn compiled(source: &Path, options: &[&str], folder: &Path) -> PathBu
     std::fs::create_dir_all(folder).expect("a folder for programs");
     let unfinished = folder.join(format!("{name}-{}-{:?}", std::process::id(), std::thread::current().id()));
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    // Libraries stand behind what needs them.
+    // On the command line, libraries stand behind the objects that need them.
     let output = cc.arg("-o").arg(&unfinished).arg(source).args(options).output().expect("a C compiler");
     assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
     // The first one stays: programs that run map it.

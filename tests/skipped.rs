@@ -1,4 +1,4 @@
-//! For tests that need what not every machine has: included by path wherever there is one.
+//! For tests that need more than every machine has: included by path wherever there is one.
 
 use std::io::Write as _;
 

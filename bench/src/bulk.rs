@@ -33,10 +33,10 @@ pub const RATIO_MIN: f64 = 1.0;
 /// Messages under way at one time, and buffers that each side uses in turn.
 pub(crate) const DEPTH: usize = 4;
 
-/// What to measure.
+/// Settings of the bulk benchmark.
 #[derive(Clone, Debug)]
 pub struct BulkOptions {
-    /// Over what.
+    /// NIC kind to measure.
     pub nic: Nic,
     /// How AF_XDP's program is attached.
     pub program: Program,
@@ -63,7 +63,7 @@ impl Default for BulkOptions {
     }
 }
 
-/// What was found for one size of message.
+/// Results for one message size.
 #[derive(Clone, Serialize, Debug)]
 pub struct BulkRow {
     /// Size of the messages.
@@ -76,7 +76,7 @@ pub struct BulkRow {
     pub tcp_gbytes_per_s: f64,
     /// TCP, reader sleeping.
     pub tcp_blocking_gbytes_per_s: f64,
-    /// Ours over UDP, where that is beside what is measured.
+    /// Ours over UDP, where that is a baseline.
     pub udp_gbytes_per_s: Option<f64>,
     /// Median ratio of neighbouring runs, header authentication to ours over UDP.
     pub ratio_to_udp: Option<f64>,
@@ -101,7 +101,7 @@ pub struct BulkReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// Over what.
+    /// The measured NIC kind.
     pub nic: Nic,
     /// Between which devices.
     pub device: Option<String>,

@@ -1,8 +1,8 @@
 //! The cost of checkpoint support in normal running.
 //!
-//! Two builds of this program alternate: the ordinary one, and one with `--cfg uncheckpointable`, which takes out the checks of lives and
-//! epochs, hints, resyncs, the clock that stands still while a port is frozen, and the question whether it is frozen. What stays in
-//! both: the fields of the header, and the gate's lock, which the helper thread needs whether or not anybody freezes.
+//! Two builds of this program alternate: the ordinary one, and one with `--cfg uncheckpointable`. The latter has no checks of lives and epochs, no
+//! hints and no resyncs. It also lacks the clock that stands still while a port is frozen, and the check whether a port is frozen. Both builds keep
+//! the header's fields and the gate's lock, which the helper thread needs even if no port is ever frozen.
 //!
 //! A pair of processes of each build lives at the same time; their runs alternate, and each pair of pairs gives one ratio, the median of
 //! its neighbouring runs'. Where memory and code happen to lie moves a process's figures by some percent, so there are many pairs, and the
@@ -30,7 +30,7 @@ pub(crate) const ROLE: &str = "build";
 /// The bar of the design: the interval lies this close to 1.
 const INTERVAL_MAX: f64 = 0.01;
 
-/// What to measure.
+/// Settings of the checkpointable benchmark.
 #[derive(Clone, Debug)]
 pub struct CheckpointableOptions {
     /// Pairs of processes of each build, one after the other.
@@ -188,7 +188,7 @@ fn compare(
     })
 }
 
-/// A program says what it is.
+/// Reports to the parent whether this build has checkpoint support.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     parent.tell(&CHECKPOINTABLE)
 }
@@ -202,8 +202,8 @@ fn check(program: &Path, checkpointable: bool) -> Result<(), BenchError> {
     Err(BenchError::WrongBuild { path: program.to_owned(), expected })
 }
 
-/// Builds both programs with the flags of the environment, the same for both, into folders of their own: what other builds of the
-/// workspace leave behind can never be one of them, nor the other way round.
+/// Builds both programs with the environment's flags, the same for both, into separate folders. So neither can be mixed up with the output of another
+/// build of the workspace.
 fn build() -> Result<[PathBuf; 2], BenchError> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = package.parent().unwrap_or(package);

@@ -163,7 +163,7 @@ Leaves NAME.json and NAME.txt of each bench, and charts of those that have one. 
     },
 }
 
-/// What to measure of losses.
+/// Arguments of the loss benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct LossArguments {
     /// Runs of the stream with losses, per rate
@@ -183,7 +183,7 @@ pub struct LossArguments {
     quick: bool,
 }
 
-/// What to measure of freezing.
+/// Arguments of the freeze benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct FreezeArguments {
     #[command(flatten)]
@@ -213,7 +213,7 @@ pub struct FreezeArguments {
     periodic_freeze: PeriodicFreezeArguments,
 }
 
-/// What to freeze under MPI.
+/// Arguments of periodic freezes under MPI.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options with --mpi")]
 pub struct PeriodicFreezeArguments {
@@ -275,7 +275,7 @@ impl From<&PeriodicFreezeArguments> for PeriodicFreezeOptions {
     }
 }
 
-/// What to measure of being checkpointable.
+/// Arguments of the checkpointable benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct CheckpointableArguments {
     /// Pairs of processes of each build, one after the other
@@ -318,7 +318,7 @@ impl From<&CheckpointableArguments> for CheckpointableOptions {
     }
 }
 
-/// What to measure of MPI.
+/// Arguments of the MPI benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct MpiArguments {
     /// Folder of an MPICH, with mpicc and mpiexec in it or in its bin [default: target/mpi/mpich, which tests/mpi/run makes, or the one in PATH]
@@ -372,7 +372,7 @@ impl From<&MpiArguments> for MpiOptions {
     }
 }
 
-/// What to measure of pauses.
+/// Arguments of the pause benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct PauseArguments {
     /// Samples per row
@@ -441,7 +441,7 @@ impl From<&PauseArguments> for PauseOptions {
     }
 }
 
-/// What to measure of the protocol.
+/// Arguments of the protocol benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct ProtocolArguments {
     /// Runs per level of authentication
@@ -624,11 +624,11 @@ impl Bench {
 pub struct Outcome {
     /// Text, or one JSON object.
     pub report: String,
-    /// Whether what it ran came to the right result. Bars that are missed are no fault.
+    /// Whether the measured programs' results are right. A missed bar is no fault.
     pub right: bool,
 }
 
-/// What a report of few and short runs says of itself.
+/// Warning in the report of few and short runs.
 const ROUGH: &str =
     "--quick: few and short runs, so these figures are rough; leave it out for figures to keep";
 

@@ -64,7 +64,7 @@ pub enum BenchError {
         /// The error of cargo or the system.
         what: String,
     },
-    /// A program is not the one that was asked for.
+    /// A program is another build than the requested one.
     #[error(
         "{path} is not a build {expected} checkpoint support: swap --with and --without, or build it again"
     )]
@@ -86,12 +86,12 @@ pub enum BenchError {
     /// An image could not be restored.
     #[error("a restore failed: {0}")]
     Restore(String),
-    /// CRIU did not do what it was asked for.
+    /// CRIU did not do the requested work.
     #[error("{path}: {what}; leave --criu out to measure without it")]
     Criu {
         /// The program.
         path: std::path::PathBuf,
-        /// What it said, or what is missing.
+        /// CRIU's message, or the missing part.
         what: String,
     },
     /// A delta could not be made or applied.
@@ -117,7 +117,7 @@ pub enum BenchError {
     /// A protector failed.
     #[error("a protector failed: {0}")]
     Protector(protector::ProtectorError),
-    /// A job did not do what it was to do.
+    /// A job did not do its work.
     #[error(
         "a job could not be measured: {what}; `stillwire doctor` says what jobs need here, and cc has to be there"
     )]
@@ -161,7 +161,7 @@ pub enum BenchError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// A message is not what was sent.
+    /// A message arrived with other bytes than were sent.
     #[error(
         "message {tag} arrived with other bytes than were sent: a fault of this program, of the memory, or of a NIC"
     )]

@@ -18,7 +18,7 @@ pub(crate) struct Interrupt(Arc<Noted>);
 #[derive(Default)]
 struct Noted {
     stopped: AtomicBool,
-    /// What runs for this program in a process group of its own; 0: nothing.
+    /// Process group that runs for this program; 0: none.
     below: AtomicI32,
 }
 

@@ -1,8 +1,8 @@
 //! Half round trip of 8-byte messages, against a bare ping-pong, and against UDP.
 //!
-//! Two processes. Ours: two endpoints, header authentication, helper threads running. Bare: the same NIC with nothing above it, both ends
-//! spinning, as many bytes in a datagram as our frames have: connected non-blocking sockets, or the rings of AF_XDP. UDP: ours, over sockets
-//! beside what is measured. Runs alternate.
+//! Two processes. Ours: two endpoints, header authentication, helper threads running. Bare: the same NIC with nothing above it, both ends spinning,
+//! as many bytes in a datagram as our frames have: connected non-blocking sockets, or the rings of AF_XDP. UDP: ours, over sockets beside the
+//! measured NIC. Runs alternate.
 
 use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
@@ -29,10 +29,10 @@ pub const RATIO_MAX: f64 = 1.25;
 /// The bar of AF_XDP: half round trip to that over UDP between devices like these.
 pub const RATIO_TO_UDP_MAX: f64 = 0.6;
 
-/// What to measure.
+/// Settings of the latency benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyOptions {
-    /// Over what.
+    /// NIC kind to measure.
     pub nic: Nic,
     /// How AF_XDP's program is attached.
     pub program: Program,
@@ -50,14 +50,14 @@ impl Default for LatencyOptions {
     }
 }
 
-/// The result. What is not measured beside this NIC is null.
+/// The result. Figures that are not measured beside this NIC are null.
 #[derive(Clone, Serialize, Debug)]
 pub struct LatencyReport {
     /// "latency".
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// Over what.
+    /// The measured NIC kind.
     pub nic: Nic,
     /// Between which devices.
     pub device: Option<String>,
@@ -81,7 +81,7 @@ pub struct LatencyReport {
     pub bare_half_rtt_us_p99: Option<f64>,
     /// The same of ours over UDP.
     pub udp_half_rtt_us_p99: Option<f64>,
-    /// Bytes of a datagram, without what the network puts in front of it, on all sides.
+    /// Bytes of a datagram, without the network's headers in front of it, on all sides.
     pub datagram_bytes: usize,
     /// Round trips per run.
     pub rounds: usize,

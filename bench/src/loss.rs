@@ -43,7 +43,7 @@ const BULK_BYTES: usize = 1 << 20;
 const LOSSES_WANTED: usize = 2000;
 const ROUNDS_MAX: usize = 500_000;
 
-/// What to measure.
+/// Settings of the loss benchmark.
 #[derive(Clone, Debug)]
 pub struct LossOptions {
     /// Runs with losses, per rate.
@@ -67,7 +67,7 @@ impl Default for LossOptions {
     }
 }
 
-/// What was found at one rate.
+/// Results at one rate of loss.
 #[derive(Clone, Serialize, Debug)]
 pub struct LossRow {
     /// Share of frames that are lost, in a hundred.
@@ -86,7 +86,7 @@ pub struct LossRow {
     pub recovery_p99_us: Option<f64>,
     /// The longest.
     pub recovery_max_us: Option<f64>,
-    /// Frames lost and recovered: what the percentiles are of.
+    /// Frames lost and recovered; the percentiles are of these.
     pub losses: usize,
     /// Round trips, those without a loss included.
     pub rounds: usize,
@@ -235,7 +235,7 @@ impl Ends {
         Ok(Ends { workers, runs: 0 })
     }
 
-    /// One run; what rank 0 has found.
+    /// Makes one run and returns rank 0's result.
     fn run<T: serde::de::DeserializeOwned>(&mut self, kind: Kind, loss_ppm: u32) -> Result<T, BenchError> {
         self.runs += 1;
         for (rank, worker) in [0, 1].into_iter().zip(&mut self.workers).rev() {
@@ -343,7 +343,7 @@ impl End {
         bulk::receive_ours(&self.endpoints[self.used], &mut self.bulk, messages)
     }
 
-    /// What has happened here since the process began.
+    /// Losses and retransmissions in this process since it began.
     fn tally(&self) -> Tally {
         let resent = self.endpoints[self.used].with_port(|port| port.counters().frames_resent);
         let low = |count: u64| u32::try_from(count & u64::from(u32::MAX)).unwrap_or(0);
@@ -373,7 +373,7 @@ impl End {
         }
     }
 
-    /// Echoes; an echo says what was lost here before it.
+    /// Echoes each message; the echo carries the losses here before it.
     fn pong(&mut self, rounds: usize) -> Result<(), BenchError> {
         for _ in 0..rounds {
             self.receive()?;

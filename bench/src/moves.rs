@@ -1,7 +1,7 @@
-//! Two ports that go from one kind of NIC to another, life after life, with messages on their way: what each part of that takes.
+//! Two ports that move from one kind of NIC to another, life after life, with messages in flight. The report times each part of a move.
 //!
-//! Both ports live in this process, at the two ends of a pair of virtual devices in two network namespaces. Before each move both have sent
-//! messages that are not received, one of them announced and not asked for. Then, for each of the two:
+//! Both ports live in this process, at the two ends of a pair of virtual devices in two network namespaces. Before each move both have sent messages
+//! that are not received; one of these is announced but not yet requested. Then, for each of the two:
 //!
 //! * freeze and dump, with the payload that the port holds, as a native job's checkpoint has it;
 //! * close: the old NIC's descriptors and memory are given back to the kernel;
@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Messages of each side before each move, and their bytes: the last one is announced.
 const MESSAGES: [usize; 9] = [8, 8, 64, 64, 512, 1024, 1024, 8, 256 << 10];
 
-/// What to measure.
+/// Settings of the benchmark of moves.
 #[derive(Clone, Copy, Debug)]
 pub struct MovesOptions {
     /// How the program of AF_XDP is attached.
@@ -79,7 +79,7 @@ pub struct MovesReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// What AF_XDP was measured on.
+    /// Device under AF_XDP; `None` without AF_XDP.
     pub device: Option<String>,
     /// Every ordered pair.
     pub rows: Vec<MoveRow>,
@@ -125,7 +125,7 @@ impl fmt::Display for MovesReport {
     }
 }
 
-/// What there is between two network namespaces: devices in software for RDMA serve none but the first.
+/// NIC kinds available between two network namespaces. Software RDMA devices serve only the first namespace.
 const KINDS: [Nic; 3] = [Nic::Udp, Nic::Shm, Nic::Xdp];
 
 /// Measures.
@@ -171,7 +171,7 @@ pub fn run(options: &MovesOptions) -> Result<MovesReport, BenchError> {
 fn round(kinds: &[Nic]) -> Vec<(Nic, Nic)> {
     let mut left: Vec<(Nic, Nic)> =
         kinds.iter().flat_map(|from| kinds.iter().map(|to| (*from, *to))).collect();
-    // Hierholzer: every kind is left as often as it is come to, so the way closes.
+    // Hierholzer: every kind is left as often as it is reached, so the way closes.
     let (mut stack, mut way) = (vec![kinds[0]], Vec::new());
     while let Some(at) = stack.last().copied() {
         match left.iter().position(|pair| pair.0 == at) {

@@ -59,7 +59,7 @@ impl From<&dyn Driver> for Address {
     }
 }
 
-/// What is covered by frames' tags.
+/// Bytes covered by frames' tags.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Auth {
@@ -93,7 +93,7 @@ pub(crate) fn port_with(rank: u32, level: AuthLevel) -> Port {
     Port::new(config(level), port_id(rank), life(1), Epoch(0), Some(&KEY))
 }
 
-/// What ports of the benches' job are like.
+/// The configuration of ports of the benches' job.
 pub(crate) fn config(level: AuthLevel) -> PortConfig {
     let mut config = PortConfig::new(JobId(0xbe_9c).tag());
     config.auth = level;

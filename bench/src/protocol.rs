@@ -1,7 +1,7 @@
-//! What the protocol alone costs per message: two ports in one thread, frames handed over by function calls.
+//! The cost of the protocol alone per message: two ports in one thread, frames handed over by function calls.
 //!
-//! No socket, no clock, no other thread: what remains is our own arithmetic, which the other benches cannot separate
-//! from the kernel's.
+//! There is no socket, no clock and no other thread. So this bench measures our own arithmetic, which the other benches cannot separate from the
+//! kernel's.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const IDLE_LINKS: usize = 4096;
 /// Longer than an acknowledgement is delayed.
 const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(1);
 
-/// What to measure.
+/// Settings of the protocol benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct ProtocolOptions {
     /// Runs per level of authentication.
@@ -72,7 +72,7 @@ pub struct ProtocolReport {
     pub machine: Machine,
     /// Each level of authentication.
     pub rows: Vec<ProtocolRow>,
-    /// What idle links cost.
+    /// The cost of idle links.
     pub idle: IdleRow,
 }
 

@@ -4,7 +4,7 @@
 //! Ours: 31 messages that may leave later and one that takes them along; the receiver has one buffer posted for many messages; a run ends when
 //! all of them are acknowledged. Bare: connected sockets, `sendmmsg` and `recvmmsg` of up to 32 datagrams, or the rings of AF_XDP; the receiver answers
 //! each 32 with one datagram, and the sender has at most 256 unanswered (our window), so that nothing is lost and both sides have one kind of flow control.
-//! UDP: ours, over sockets beside what is measured. Runs alternate.
+//! UDP: ours, over sockets beside the measured NIC. Runs alternate.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -36,7 +36,7 @@ pub(crate) const BATCH: usize = 32;
 /// Bare datagrams that may be unanswered.
 const BARE_WINDOW: usize = 256;
 
-/// What the bare receiver asks for as socket buffer.
+/// Socket buffer that the bare receiver requests.
 const BARE_BUFFER_BYTES: usize = 8 << 20;
 
 /// Length of the buffer that takes our messages.
@@ -45,10 +45,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The bar of AF_XDP: its rate to that of bare datagrams over UDP between devices like these.
 pub const RATIO_TO_BARE_UDP_MIN: f64 = 2.0;
 
-/// What to measure.
+/// Settings of the message rate benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct RateOptions {
-    /// Over what.
+    /// NIC kind to measure.
     pub nic: Nic,
     /// How AF_XDP's program is attached.
     pub program: Program,
@@ -66,14 +66,14 @@ impl Default for RateOptions {
     }
 }
 
-/// The result. What is not measured beside this NIC is null.
+/// The result. Figures that are not measured beside this NIC are null.
 #[derive(Clone, Serialize, Debug)]
 pub struct RateReport {
     /// "rate".
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// Over what.
+    /// The measured NIC kind.
     pub nic: Nic,
     /// Between which devices.
     pub device: Option<String>,

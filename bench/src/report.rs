@@ -1,4 +1,4 @@
-//! What reports have in common.
+//! Parts common to all reports.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use serde::Serialize;
 pub struct Bar {
     /// Its subject.
     pub name: &'static str,
-    /// What was found: the worst, if several figures are meant.
+    /// The measured value: the worst, if several figures are meant.
     pub value: f64,
-    /// What the value may be.
+    /// The limit of the value.
     pub limit: f64,
     /// Whether it is on the right side.
     pub met: bool,

@@ -26,7 +26,7 @@ use crate::worker::Worker;
 /// MTU of the devices, if nothing else is asked for: Ethernet's.
 pub(crate) const MTU: u32 = 1500;
 
-/// What is measured.
+/// NIC kind to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Nic {
@@ -73,7 +73,7 @@ pub(crate) enum Wire {
     Second,
     /// The bare path.
     Bare,
-    /// What goes through the kernel's network stack.
+    /// The path through the kernel's network stack.
     Kernel,
 }
 
@@ -94,7 +94,7 @@ impl Wire {
     }
 }
 
-/// A measured process: who it is, and over what rails it is reached.
+/// A measured process: its rank, and its rails.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub(crate) struct RailSpec {
     pub(crate) rank: u32,
@@ -123,7 +123,7 @@ impl RailSpec {
         Ok(VerbsDriver::open(&VerbsConfig::new(device))?)
     }
 
-    /// Where what goes through the kernel's network stack may bind.
+    /// The local address for sockets of the kernel's network stack.
     pub(crate) fn kernel(&self) -> SocketAddr {
         self.at(Wire::Kernel)
     }
@@ -143,7 +143,7 @@ impl RailSpec {
         }
     }
 
-    /// A rail over what is measured.
+    /// A rail over the measured NIC.
     pub(crate) fn rail(&self, wire: Wire) -> Result<Box<dyn Driver>, BenchError> {
         Ok(match self.nic {
             Nic::Udp => Box::new(UdpDriver::open(&UdpConfig::new(pair::ANY))?),
@@ -153,12 +153,12 @@ impl RailSpec {
         })
     }
 
-    /// A rail over UDP, beside what is measured.
+    /// A rail over UDP, as a baseline.
     pub(crate) fn udp_rail(&self) -> Result<Box<dyn Driver>, BenchError> {
         Ok(Box::new(UdpDriver::open(&UdpConfig::new(self.kernel()))?))
     }
 
-    /// A rail over shared memory, beside what is measured.
+    /// A rail over shared memory, as a baseline.
     pub(crate) fn shm_rail() -> Result<Box<dyn Driver>, BenchError> {
         Ok(Box::new(ShmDriver::open(&ShmConfig::default())?))
     }
@@ -238,7 +238,7 @@ impl Testbed {
         Ok([self.on(0, || Worker::start(role))?, self.on(1, || Worker::start(role))?])
     }
 
-    /// What the report says of it.
+    /// Device named in the report.
     pub(crate) fn device(&self) -> Option<String> {
         let program = self.program.to_possible_value()?;
         let mtu = if self.mtu == MTU { String::new() } else { format!(" of MTU {}", self.mtu) };
@@ -314,7 +314,7 @@ fn wait_until_up(device: &str) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Runs `ip` in the namespace of this thread; what it prints.
+/// Runs `ip` in the namespace of this thread and returns its output.
 fn ip(arguments: &str) -> Result<String, BenchError> {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();
     let output = output.map_err(|error| no_namespaces(format_args!("the tool `ip` (iproute2): {error}")))?;

@@ -15,7 +15,7 @@ pub(crate) const ARGUMENT: &str = "bench-worker";
 /// Arguments before those of a role: the program, [`ARGUMENT`], the role.
 pub(crate) const ARGUMENTS: usize = 3;
 
-/// What a measuring process runs.
+/// The function of a measuring process.
 type Role = fn(&mut Parent) -> Result<(), BenchError>;
 
 const ROLES: &[(&str, Role)] = &[

@@ -92,13 +92,13 @@ impl Listed {
     }
 }
 
-/// What a new copy stands on.
+/// The copies under a new copy.
 pub(crate) struct Ground<'a> {
     /// The newest copy, and all that it needs.
     pub(crate) chain: Vec<&'a Copied>,
     /// The base of the new copy among them.
     pub(crate) base: usize,
-    /// What has been written since the last of them, which is whole.
+    /// Copies and bytes written since the last of them, which is whole.
     pub(crate) since_whole: SinceWhole,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// What has been written since the whole copy at the end of a chain, as the newest one's record says, or as far as it can be seen.
+/// Copies and bytes written since the whole copy at the end of a chain: from the newest one's record, or else counted from the chain.
 fn since_whole(chain: &[&Copied]) -> SinceWhole {
     let seen = || SinceWhole {
         copies: u32::try_from(chain.len() - 1).unwrap_or(u32::MAX),

@@ -111,7 +111,7 @@ impl<'a> Copies<'a> {
         Copies { target, job: self.job, key: self.key.clone() }
     }
 
-    /// What is there. An error only if the place does not answer.
+    /// Lists the copies. Fails only if the place does not answer.
     pub fn list(&self) -> Result<Listed, CopyError> {
         let entries = self.target.list(&names::job(self.job))?;
         let (mut copies, mut damaged) = (Vec::new(), Vec::new());
@@ -345,14 +345,14 @@ impl<'a> Copies<'a> {
                 let before = found.len();
                 let places = wrong.get(&(generation, rank, names::PLACES));
                 found.extend(places.map(|error| Found { generation, error: error.clone() }));
-                // Where this one has all blocks of a rank, it does not matter what others have of it.
+                // Where this one has all blocks of a rank, the others' blocks of it do not matter.
                 let chain = self.chain(&needs, rank);
                 let files = chain.as_ref().map_or(needs.len(), Chain::files);
                 found.extend(needs[..files].iter().filter_map(|at| {
                     let error = wrong.get(&(at.generation, rank, names::BLOCKS))?.clone();
                     Some(Found { generation, error: error.in_base(generation, at.generation) })
                 }));
-                // What each file says is right; whether they belong together is another matter.
+                // The content of each file is right; the files may still not belong together.
                 if let (Err(error), true) = (chain, found.len() == before) {
                     found.push(Found { generation, error });
                 }

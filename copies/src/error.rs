@@ -61,7 +61,7 @@ pub enum CopyError {
     /// A part of a copy that another host writes was not written.
     #[error("{host}: {problem}")]
     Part { host: String, problem: String },
-    /// Another host does not see what lies at the place.
+    /// Another host does not see the file that the launcher wrote at the place.
     #[error(
         "{path}, which the launcher has just written, is missing here: this host has another directory under that name; copies need a place that all hosts share"
     )]

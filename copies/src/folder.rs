@@ -23,7 +23,7 @@ pub struct Folder<S> {
 }
 
 impl<S: Storage + Clone> Folder<S> {
-    /// The tree of `storage`; `shown`: what people call its root.
+    /// The tree of `storage`; `shown`: its root's name in messages.
     pub fn new(storage: S, shown: String) -> Folder<S> {
         Folder { storage, shown, made: Mutex::default() }
     }

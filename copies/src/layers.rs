@@ -17,7 +17,7 @@ pub(crate) type Opened<'a> = Windows<Box<dyn Source + 'a>>;
 /// Longest list of places: that of the most extents that two images can have.
 const PLACES_BYTES_MAX: u64 = 1 << 30;
 
-/// What a rank has in a copy.
+/// A rank's part of a copy.
 pub(crate) fn of_rank(copied: &Copied, rank: Rank) -> Result<&CopiedRank, CopyError> {
     let (expected, found) = (rank.0 as usize + 1, copied.ranks.len());
     let missing = CopyError::Images { generation: copied.generation, expected, found };

@@ -1,6 +1,6 @@
 //! Copies of generations outside the nodes: in a shared directory, or in an object store.
 //!
-//! What the nodes of a job keep, together with their parity, survives the loss of some of them. A copy survives the loss of all. It lies at a
+//! The images on the nodes of a job, together with their parity, survive the loss of some nodes. A copy survives the loss of all. It lies at a
 //! [`Target`], packed (`store::packets`): compressed where that pays, encrypted if there is a key, every byte checksummed.
 //!
 //! ```text

@@ -26,7 +26,7 @@ const PART_BYTES: u64 = 8 << 20;
 /// Parts of one object; S3 has room for 10,000.
 const PARTS_MAX: u64 = 9000;
 
-/// Parts of one object that are under way at once: what is in memory of it, and one more.
+/// Parts of one object that are under way at once: the part in memory, and one more.
 const PARTS_UNDER_WAY: usize = 2;
 
 /// Longest time for one request, with all that is sent or received by it: a part at 64 KiB/s.
@@ -258,7 +258,7 @@ impl Writing for ObjectWriting<'_> {
 impl Drop for ObjectWriting<'_> {
     fn drop(&mut self) {
         if let Some(upload) = self.upload.take() {
-            // What cannot be given up either, the store's own rule removes.
+            // The store's own rule removes an upload that cannot be aborted.
             let _ = self.objects.runtime.block_on(upload.abort());
         }
     }

@@ -1,4 +1,4 @@
-//! What a copy gets of one rank: the blocks that its base has not, and where all of them belong.
+//! A rank's part of a copy: the blocks that its base has not, and where all of them belong.
 //!
 //! The images are read once to be checked and hashed, and differing blocks are read again to be packed: blocks are
 //! packed by rising place, and files have another order. Files that the newest copy is known to have are neither read
@@ -39,7 +39,7 @@ pub struct Packed {
     pub differences: Differences,
 }
 
-/// What the copies below have of a rank.
+/// A rank's content in the copies below.
 struct BaseContent {
     /// The newest one.
     places: Content,
@@ -55,7 +55,7 @@ struct Images<S> {
 }
 
 impl Copies<'_> {
-    /// What the copies below have of a rank. None: they cannot be read, and the rank gets all its blocks.
+    /// Reads a rank's content in the copies below. None: they cannot be read, and the rank gets all its blocks.
     fn base_content(&self, ground: &Ground<'_>, rank: Rank) -> Result<Option<BaseContent>, CopyError> {
         let found = || -> Result<BaseContent, CopyError> {
             let readers = |from: usize| -> Result<Vec<DeltaReader>, CopyError> {
@@ -97,7 +97,7 @@ impl Copies<'_> {
         Ok(Arc::new(signature.map_err(failed)?.expect("no file lies below")))
     }
 
-    /// Writes what a copy gets of a rank.
+    /// Writes a rank's part of a copy.
     pub(crate) fn write_rank<T: Source>(
         &self,
         manifest: &Manifest,

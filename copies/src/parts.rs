@@ -54,7 +54,7 @@ impl Copies<'_> {
         }
     }
 
-    /// As [`Copies::write`], by others: `ask` has them write all parts, and says for each image of the manifest what was written of its rank.
+    /// As [`Copies::write`], by others: `ask` has them write all parts, and returns a [`Packed`] of each image of the manifest.
     pub fn write_by_others(
         &self,
         work: &Work<'_>,
@@ -71,13 +71,13 @@ impl Copies<'_> {
             };
             let chain = ground.iter().flat_map(|ground| &ground.chain).map(upon).collect();
             let packed = ask(PackRequest { sign, chain, base: ground.map_or(0, |ground| ground.base) });
-            // What stays of it is removed with the next copy.
+            // A sign that cannot be removed is removed with the next copy.
             let _ = copies.remove_sign(sign);
             packed
         })
     }
 
-    /// Writes what a copy gets of these ranks, in the order of the manifest.
+    /// Writes these ranks' parts of a copy, in the order of the manifest.
     pub fn write_part<T: Source>(
         &self,
         order: &PackRequest,

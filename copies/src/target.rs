@@ -21,7 +21,7 @@ pub trait Target: Send + Sync {
     /// Opens a file for reading.
     fn open(&self, path: &str) -> Result<Box<dyn packets::Source + '_>, StorageError>;
 
-    /// Every file below a folder, by rising path; also what was not finished. None if there is no such folder.
+    /// Every file below a folder, by rising path; also unfinished ones. None if there is no such folder.
     fn list(&self, folder: &str) -> Result<Vec<Entry>, StorageError>;
 
     /// The names of the entries directly in the place.

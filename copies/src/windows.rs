@@ -12,7 +12,7 @@ const WINDOW_BYTES_MIN: u64 = 512 << 10;
 /// Places that are read from in turns: packets and their table.
 const WINDOWS: usize = 2;
 
-/// A source that remembers what it has read last.
+/// A source that remembers the windows it has read last.
 pub(crate) struct Windows<T> {
     of: T,
     window_bytes: u64,

@@ -1,4 +1,4 @@
-//! Writing a copy: first what it gets of each rank, then the manifest, then the record with which the copy exists.
+//! Writing a copy: first each rank's part, then the manifest, then the record with which the copy exists.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -26,7 +26,7 @@ use crate::target::Writing;
 
 /// Where the images of ranks lie, for reading: one directory of the job, or one for each node.
 pub trait Source: Sync {
-    /// What the directories lie on.
+    /// Storage of the directories.
     type Storage: Storage;
 
     /// The directory that has a rank's image.
@@ -37,7 +37,7 @@ pub trait Source: Sync {
     fn runs(&self, rank: Rank, image: &ImageReader, section: u32) -> Vec<(u64, u64)>;
 }
 
-/// What to copy, and how.
+/// The content and the rules of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
     /// The job's file.
@@ -106,7 +106,7 @@ impl Report {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Ends what is being done, soon.
+    /// Ends the work in progress, soon.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl Copies<'_> {
         })
     }
 
-    /// The same, by `pack`, which says for each image of the manifest what was written of its rank.
+    /// The same, by `pack`, which returns a [`Packed`] of each image of the manifest.
     pub(crate) fn write_by(
         &self,
         work: &Work<'_>,
@@ -202,7 +202,7 @@ impl Copies<'_> {
         Ok(Written { copied, new_bytes, removed, unremoved })
     }
 
-    /// Removes what was written of a copy that failed, as far as it goes: the next one removes the rest.
+    /// Removes the files of a copy that failed, as far as it goes: the next one removes the rest.
     fn take_back(&self, generation: GenerationId) {
         // Its record may have got its name all the same. As long as that is unknown, the files that it names stay.
         if self.target.remove(&names::in_copy(self.job, generation, names::COPIED)).is_ok() {
@@ -212,7 +212,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Writes what a copy gets of these images of a manifest, several at once.
+    /// Writes the parts of these images of a manifest, several at once.
     pub(crate) fn pack_ranks<T: Source>(
         &self,
         manifest: &Manifest,
@@ -306,7 +306,7 @@ impl Copies<'_> {
         Ok(CopiedFile { digest, bytes: content_bytes, stored_bytes, footer })
     }
 
-    /// Everything that the record will vouch for exists, regardless of what others did meanwhile.
+    /// Checks that every file that the record will vouch for exists, regardless of other writers meanwhile.
     fn expect_there(&self, copied: &Copied) -> Result<(), CopyError> {
         match self.list()?.needs(copied) {
             Ok(_) => Ok(()),

@@ -46,7 +46,7 @@ impl DevError {
     }
 }
 
-/// What the system said, without its number.
+/// The system's message, without its number.
 fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }

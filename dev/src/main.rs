@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let Arguments { json, command } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(usage) => {
-            // Where the message cannot be written, the exit code still says what it is.
+            // Where the message cannot be written, the exit code still shows the kind of outcome.
             let _ = usage.print();
             return if usage.use_stderr() { Exit::Usage.into() } else { Exit::Success.into() };
         }

@@ -21,7 +21,7 @@ use crate::print_json;
 /// Threads of a swarm: more than any machine has cores for.
 const THREADS_MAX: u64 = 1024;
 
-/// What to simulate.
+/// Subcommands of `sim`.
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum SimCommand {
     /// Repeat one history bit for bit, with one line per event
@@ -89,7 +89,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What `sim scenario --help` says: the language is explained where it is used.
+/// The text of `sim scenario --help`: the language is explained where it is used.
 fn scenario_help() -> String {
     let settings: String = SETTINGS.iter().map(setting_help).collect();
     format!(
@@ -134,7 +134,7 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
     )
 }
 
-/// A setting in its column, and beside it, or below where it is long, what it means.
+/// A setting in its column, and its meaning beside it, or below where it is long.
 fn setting_help(setting: &Setting) -> String {
     const COLUMN: usize = 33;
     let mut text = format!("  {} {}", setting.name, setting.usual);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The progress of an encoding on one member when it was abandoned, and what the member waited for.
+/// The progress of an encoding on one member when it was abandoned, and the times for which the member waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Since the order.
@@ -12,9 +12,9 @@ pub struct Account {
     pub own: Duration,
     /// Time in which something waited here for the limit of its link to other members.
     pub limited: Duration,
-    /// Node, and the time in which something of it was on its way to this one, or it had not said what it has.
+    /// Node, and the time in which something of it was on its way to this one, or it had not reported its content.
     pub from: Vec<(u32, Duration)>,
-    /// Windows of the encoding that are closed, and all of them; `None`: it was not known yet what all have.
+    /// Windows of the encoding that are closed, and all of them; `None`: the members' contents were not all known yet.
     pub windows: Option<(u64, u64)>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Activity {
     pub(crate) from: Vec<bool>,
 }
 
-/// Adds up for how long what was so.
+/// Adds up the time of each activity.
 pub(crate) struct Watch {
     begun: Instant,
     looked: Instant,
@@ -49,7 +49,7 @@ impl Watch {
         }
     }
 
-    /// Until now it was as it was seen last; from now on it is so.
+    /// Counts the time until now for the activities seen last; from now on `sight` counts.
     pub(crate) fn look(&mut self, now: Instant, sight: Activity) {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
@@ -66,7 +66,7 @@ impl Watch {
         }
     }
 
-    /// What has come together. `nodes`: the members' numbers.
+    /// The sums so far. `nodes`: the members' numbers.
     pub(crate) fn account(&mut self, now: Instant, nodes: &[u32], windows: Option<(u64, u64)>) -> Account {
         self.look(now, self.seen.clone());
         Account {

@@ -19,7 +19,7 @@ use crate::shape::Shape;
 pub struct Settings {
     /// The job.
     pub job: JobId,
-    /// The job's key: who does not have it is not heard.
+    /// The job's key: messages of nodes without it are discarded.
     pub key: [u8; 16],
     /// The bytes of each frame that the key covers.
     pub auth: AuthLevel,
@@ -84,8 +84,7 @@ pub enum Request {
         /// Node, and the addresses of its [`Event::Opened`]. Nodes of other groups may be among them.
         addresses: Vec<(u32, Vec<u8>)>,
     },
-    /// The images of this node's ranks are durable: place them, give the others what they keep of them, keep what they give.
-    /// [`Event::Protected`].
+    /// The images of this node's ranks are durable: place them, send the others their parity, keep the parity received. [`Event::Protected`].
     Protect {
         /// The generation.
         generation: GenerationId,
@@ -161,7 +160,7 @@ pub enum Event {
         /// How far this node was with it, if it was being protected and that has not come to a good end.
         account: Option<Account>,
     },
-    /// This node has again what it had of the generation.
+    /// This node has its data of the generation again.
     Repaired {
         /// The generation.
         generation: GenerationId,
@@ -170,7 +169,7 @@ pub enum Event {
         /// Its cost.
         statistics: Statistics,
     },
-    /// A request has failed. What was there before it is as it was.
+    /// A request has failed. The data from before it is unchanged.
     Failed {
         /// Which.
         request: RequestKind,
@@ -200,7 +199,7 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Bytes written to it.
     pub written_bytes: u64,
-    /// Where the time went. What overlaps is in each of them.
+    /// Seconds by activity. Time in which activities overlap is in each of them.
     pub seconds: Seconds,
 }
 

@@ -1,4 +1,4 @@
-//! What the link gives by itself: what an encoding is compared with.
+//! The bare speed of the link, to which encodings are compared.
 //!
 //! Nodes in a ring, each with an endpoint as its protector's and the same limit. Each sends to its right neighbour while it receives from its left one:
 //! nothing is computed, nothing is read or written.

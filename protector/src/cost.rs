@@ -1,13 +1,13 @@
-//! Which shape is the cheapest: what an encoding costs by each of them, from the group, the bytes, and the network.
+//! Choice of the cheapest shape: the cost of an encoding by each of them, from the group, the bytes, and the network.
 //!
 //! Seconds are the sum of
 //!
-//! * **Flow.** M D g / B: what each member sends (and receives) of the D bytes that have changed with it, by the link's rate, both directions at once; or what
-//!   goes through its disk, D (1 + M / K), by the disk's rate, whichever is longer. A ring passes rows through keepers of other rows, M (M - 1) / 2 units
-//!   for each K M.
-//! * **Growth** g. A broadcast sends what each member has changed, once. Where members have changed different places, a sum grows from hop to hop: with a
-//!   share f of pages changed, the sum of h members has a share 1 - (1 - f)^h. With f = 1 nothing grows, with few changes in a chain of
-//!   K it is (K + 1) / 2.
+//! * **Flow.** M D g / B: the bytes that each member sends (and receives) of the D bytes that have changed with it, by the link's rate, both
+//!   directions at once. Or the bytes that go through its disk, D (1 + M / K), by the disk's rate, whichever is longer. A ring passes rows through
+//!   keepers of other rows, M (M - 1) / 2 units for each K M.
+//! * **Growth** g. A broadcast sends each member's changes once. Where members have changed different places, a sum grows from hop to hop: with a
+//!   share f of pages changed, the sum of h members has a share 1 - (1 - f)^h. With f = 1 nothing grows, with few changes in a chain of K
+//!   it is (K + 1) / 2.
 //! * **Fill.** The first window is read before anything can be sent; and the way there. A hop's data is announced,
 //!   requested and sent, which takes a round trip and a half; before that members report their contents to each other,
 //!   after it the last one answers, each half of one.
@@ -26,14 +26,14 @@ use store::protect::Group;
 use crate::limits::{MESSAGES_UNDER_WAY_MAX, OPEN_BYTES_MAX, OPEN_WINDOWS, WINDOW_BYTES};
 use crate::shape::Shape;
 
-/// What a message costs its sender or its receiver: measured with messages of 64 KiB over UDP on one host.
+/// Cost of a message to its sender or its receiver: measured with messages of 64 KiB over UDP on one host.
 const MESSAGE_SECONDS: f64 = 20e-6;
 
 /// Round trips of a hop, from the RTS to the last byte.
 const HOP_TRIPS: f64 = 1.5;
 /// Those of a message, until its sender has the answer and may send another one in its place.
 const MESSAGE_TRIPS: f64 = 2.0;
-/// What goes before the first hop, and comes after the last.
+/// Round trips before the first hop and after the last.
 const END_TRIPS: f64 = 1.0;
 
 /// Costs that differ by less than this part are taken for equal: then the fewest messages count, because the processor belongs to the program.
@@ -42,7 +42,7 @@ const EQUAL: f64 = 0.1;
 /// Cycles of a window if all of them have changed, and how many windows may be open. All members come to the same.
 pub(crate) fn windows(shape: Shape, group: &Group) -> (u64, u64) {
     let cycle_bytes = group.data_pages() * PAGE_BYTES as u64;
-    // In a pipeline what counts is how soon the next one has something to do.
+    // In a pipeline the time until the next member has something to do matters.
     let cycles = if shape == Shape::Pipeline { 1 } else { (WINDOW_BYTES / cycle_bytes).max(1) };
     let open_bytes = cycles * cycle_bytes * group.losses() as u64;
     let wanted = match shape {
@@ -77,7 +77,7 @@ impl Conditions {
         fewest.map_or(Shape::Broadcast, |(shape, ..)| *shape)
     }
 
-    /// What an encoding takes.
+    /// Predicted time of an encoding.
     pub(crate) fn seconds(&self, shape: Shape, group: &Group) -> f64 {
         let (k, m) = (group.code().data() as f64, group.losses() as f64);
         let changed = self.changed as f64 * PAGE_BYTES as f64;

@@ -10,7 +10,7 @@ use store::{Directory, Storage, StorageError};
 use crate::bucket::Bucket;
 use crate::work::{UNENDING, Work};
 
-/// What goes through the disk of one node, whichever thread asks.
+/// Reads and writes of one node's disk, by all threads.
 pub(crate) struct Meter {
     bucket: Option<Bucket>,
     read: AtomicU64,
@@ -41,7 +41,7 @@ impl Busy {
 
     fn leave(&mut self, now: Instant) {
         self.before = self.so_far(now);
-        // Those who stay count from here on.
+        // Threads that stay inside count from here on.
         self.since = self.since.max(now);
         self.inside -= 1;
     }
@@ -88,7 +88,7 @@ impl Meter {
 /// Whether a limit does not count, now.
 type Lifted = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// A directory as a protector uses it: what is read and written waits for a limit.
+/// A directory as a protector uses it: its reads and writes wait for a limit.
 #[derive(Clone)]
 pub struct Disk {
     directory: Directory,
@@ -101,7 +101,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A directory with a limit of its own, on what is read and written together.
+    /// A directory with a limit of its own, on reads and writes together.
     #[must_use]
     pub fn limited(directory: Directory, bytes_per_s: Option<u64>) -> Disk {
         let work = Arc::new(Work::default());
@@ -124,7 +124,7 @@ impl Disk {
         self.spent
     }
 
-    /// Does something with so many bytes, as soon as the limit lets it. What is ended is refused.
+    /// Does something with so many bytes, as soon as the limit lets it. Refused if the thread's work is ended.
     fn metered<R>(
         &mut self,
         read: usize,
@@ -221,7 +221,7 @@ mod tests {
         let mut busy = Busy::new(start);
         busy.enter(at(1));
         busy.enter(at(2));
-        // What is not over counts so far.
+        // A call that is not over counts so far.
         assert_eq!(busy.so_far(at(3)), Duration::from_secs(2));
         busy.leave(at(4));
         busy.leave(at(6));

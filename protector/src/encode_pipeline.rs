@@ -2,13 +2,13 @@
 //!
 //! An encoding proceeds in *windows* of cycles ([`Windows`]). In each window and for each row of each keeper a *flow*
 //! runs along a tree ([`Routes`]): a member adds its contribution to the input from those before it, and passes the sum
-//! on when it is complete; the keeper stores the result, window after window. Nobody sends for whom nobody contributes.
-//! A member has at most so many windows *ahead* open: neither does it read further ahead, nor take what comes for later
-//! windows. A window is closed when everything that it sent has been received and what it keeps is written, so memory
-//! is bounded by a few windows however different the members' speeds are.
+//! on when it is complete; the keeper stores the result, window after window. A member to whose sum nobody contributes sends nothing.
+//! A member has at most so many windows *ahead* open: neither does it read further ahead, nor accept parts of later windows. A window is closed when
+//! everything that it sent has been received and the parity it keeps is written. So memory is bounded by a few windows however different the members'
+//! speeds are.
 //!
-//! That cannot block: take the oldest window that is open anywhere, and in it the flow with the fewest hops left to compute. What it waits for is of a
-//! window that every member has open or closed.
+//! That cannot block: take the oldest window that is open anywhere, and in it the flow with the fewest hops left to compute. It waits only for parts
+//! of a window that every member has open or closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -78,7 +78,7 @@ struct Window {
 struct Flow {
     /// Our own contribution is missing.
     own: bool,
-    /// Those from whom something is missing.
+    /// Members whose contribution is missing.
     from: Vec<usize>,
     sum: Strip,
 }
@@ -139,7 +139,7 @@ impl EncodePipeline {
         self.arithmetic
     }
 
-    /// Members from whom something of the oldest window is missing.
+    /// Members whose contribution to the oldest window is missing.
     pub(crate) fn waits_for(&self) -> Vec<usize> {
         let flows = self.open.get(&self.oldest).into_iter().flat_map(|window| &window.flows);
         let mut from: Vec<usize> = flows.flat_map(|flow| flow.from.iter().copied()).collect();
@@ -148,7 +148,7 @@ impl EncodePipeline {
         from
     }
 
-    /// What this member contributes to a window: by keeper, then by row.
+    /// Adds this member's contributions to a window: by keeper, then by row.
     pub(crate) fn own(&mut self, number: u64, strips: Vec<Strip>) {
         let started = Instant::now();
         let kernel = self.kernel;
@@ -164,7 +164,7 @@ impl EncodePipeline {
         self.arithmetic += started.elapsed();
     }
 
-    /// What another member has sent.
+    /// Adds another member's message.
     pub(crate) fn received(&mut self, from: usize, strips: &Strips<'_>) -> Result<(), Misplaced> {
         let started = Instant::now();
         let (number, kernel, rows) = (strips.window, self.kernel, self.rows);
@@ -195,12 +195,12 @@ impl EncodePipeline {
         Ok(())
     }
 
-    /// A message of this window has been received by whom it was sent to.
+    /// A message of this window has been received by its addressee.
     pub(crate) fn sent(&mut self, number: u64) {
         self.confirmed(number);
     }
 
-    /// What is kept of this window has been written.
+    /// The parity kept of this window has been written.
     pub(crate) fn kept(&mut self, number: u64) {
         self.confirmed(number);
     }
@@ -253,7 +253,7 @@ impl EncodePipeline {
         self.next += 1;
     }
 
-    /// What is complete is kept, as far as everything before it is.
+    /// Outputs complete windows in order: each is kept after everything before it.
     fn keep_on(&mut self) {
         while let Some(window) = self.open.get_mut(&self.unkept).filter(|window| window.rows_missing == 0) {
             let keep = |strip| Out::Keep { window: self.unkept, strip };
@@ -298,7 +298,7 @@ impl EncodePipeline {
     }
 }
 
-/// Whether pages of parity lie in these cycles and this row. What lies elsewhere would be written there.
+/// Whether pages of parity lie in these cycles and this row. Pages elsewhere would be written to other places.
 fn belong(group: &Group, cycles: &Range<u64>, row: u16, chunk: u64, mask: u16) -> bool {
     let mut pages = (0..CHUNK_PAGES).filter(|i| mask & (1 << i) != 0).map(|i| chunk * CHUNK_PAGES + i);
     pages.all(|page| {
@@ -347,7 +347,7 @@ mod tests {
         Windows::new(&shares, group.data_pages()).expect("few windows")
     }
 
-    /// What a member contributes to a row of a keeper in a window in which it has something: one page of one byte, or nothing.
+    /// A member's contribution to a row of a keeper in a window in which it has something: one page of one byte, or nothing.
     fn contribution(group: &Group, keeper: usize, row: usize, member: usize, cycle: u64) -> Strip {
         let routes = Routes::new(Shape::Broadcast, group, member);
         let mut strip = Strip::default();
@@ -364,7 +364,7 @@ mod tests {
     /// Window and bytes of each.
     type Messages = VecDeque<(u64, Vec<u8>)>;
 
-    /// Plays one encoding with members and messages of any speed; what each member keeps, by window, and how many messages there were.
+    /// Plays one encoding with members and messages of any speed. Returns each member's kept parity, by window, and the number of messages.
     fn play(shape: Shape, group: &Group, ahead: u64, seed: u64) -> (Vec<BTreeMap<u64, Strip>>, usize) {
         let (members, rows) = (group.members(), group.losses());
         let mut random = Random(seed);
@@ -375,7 +375,7 @@ mod tests {
         let mut ordered: Vec<Option<u64>> = vec![None; members];
         // By sender and receiver, in order.
         let mut links: BTreeMap<(usize, usize), Messages> = BTreeMap::new();
-        // What members have begun: to read, or to write.
+        // Work that members have begun: reads and writes.
         let mut works: Vec<(usize, Out)> = Vec::new();
         let mut idle = 0;
         while !pipelines.iter().all(EncodePipeline::is_done) {

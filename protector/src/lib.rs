@@ -3,17 +3,17 @@
 //! ```text
 //!   Request (keeper) --> encode worker: endpoint, messages, one encoding at a time --> Event (keeper)
 //!                        |  \
-//!                        |   reader: what has changed here, window by window; what others ask while they are repaired
-//!                      writer: parity of what others have, records, repair of this node
+//!                        |   reader: changes of this node, window by window; answers to members under repair
+//!                      writer: parity of the others' data, records, repair of this node
 //! ```
 //!
-//! [`store::protect`] computes parity and places it. This crate transports it: over an endpoint of this crate's own, in
-//! messages ([`message`]) that follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up what
-//! passes through; the reader and the writer share the disk, and the reader computes what it contributes. What waits
-//! between them is bounded by the windows that are open, so that an encoding takes as long as the slowest of network,
-//! disk and arithmetic.
+//! [`store::protect`] computes parity and places it. This crate transports it: over an endpoint of this crate's own, in messages ([`message`]) that
+//! follow a [`Shape`]. Each of the three is a thread. The encode worker also adds up the contributions that pass through. The reader and the writer
+//! share the disk, and the reader computes this node's contributions. The open windows bound the work that waits between them, so that an encoding
+//! takes as long as the slowest of network, disk and arithmetic.
 //!
-//! A protector belongs to one node, and its threads end with the handle. What fails, fails one request: [`Event::Failed`] says which, and why.
+//! A protector belongs to one node, and its threads end with the handle. A failure fails one request: [`Event::Failed`] has the request and the
+//! reason.
 
 #![forbid(unsafe_code)]
 

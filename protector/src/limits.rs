@@ -14,8 +14,8 @@ pub(crate) const OPEN_BYTES_MAX: u64 = 64 << 20;
 /// Windows that are open where each is on its way for one or a few hops: one that is read, one that travels, one that is kept.
 pub(crate) const OPEN_WINDOWS: u64 = 4;
 
-/// Windows of one encoding, at most: their state must fit into memory, whatever sizes members report. With large
-/// blocks, 8 TiB of changes of one node.
+/// Windows of one encoding, at most: their state must fit into memory, regardless of the sizes that members report. With large blocks, 8 TiB of
+/// changes of one node.
 pub(crate) const WINDOWS_MAX: usize = 1 << 22;
 
 /// The longest message that is received: strips of one window of the largest units, and contents of many runs of pages.
@@ -28,17 +28,17 @@ pub(crate) const MESSAGES_UNDER_WAY_MAX: usize = 4;
 /// needs, and may have abandoned earlier questions.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 
-/// How often those who are waited for are asked whether they live, at most.
+/// Shortest time between two questions to awaited members whether they are alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// How many times longer than for a sign of life something is waited for that does not come from members that live: one may still be
 /// writing its images, or be asked by others.
 pub(crate) const STUCK_AFTER: u32 = 20;
 
-/// Messages up to this length do not wait for the link's limit: what others wait for must not wait behind what is long.
+/// Messages up to this length do not wait for the link's limit: urgent messages must not wait behind long ones.
 pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// What is assumed of a link of which nothing is known yet: bytes per second of 10 Gbit Ethernet, and a round trip within a machine room.
+/// Assumed rate and latency of a link of which nothing is known yet: bytes per second of 10 Gbit Ethernet, and a round trip within a machine room.
 pub(crate) const LINK_ASSUMED: f64 = 1.2e9;
 /// See [`LINK_ASSUMED`].
 pub(crate) const LATENCY_ASSUMED: Duration = Duration::from_micros(100);

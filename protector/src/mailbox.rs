@@ -60,7 +60,7 @@ impl<T> Mailbox<T> {
     /// Drops waiting and later tasks.
     pub(crate) fn close(&self) {
         let tasks = self.lock().queue.take();
-        // Outside of the lock: it may hold what others wait for.
+        // Outside of the lock: it may hold answers for which others wait.
         drop(tasks);
     }
 

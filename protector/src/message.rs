@@ -1,4 +1,4 @@
-//! What protectors say to each other. Every message begins with the same head; who may speak is the transport's matter.
+//! Messages between protectors. Every message begins with the same head; the transport decides who may speak.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | 4, 4, 8 | generation: counter of its life, epoch, nonce of its life |
 //! | 8 | number: of a window (strips), of a question, else 0 |
 //!
-//! Numbers are little-endian. What follows is the kind's matter.
+//! Numbers are little-endian. The kind decides the rest.
 
 use core::fmt;
 
@@ -235,7 +235,7 @@ fn parse_head(bytes: &[u8]) -> Result<(u16, GenerationId, u64, Rest<'_>), Messag
     Ok((kind, generation, number, rest))
 }
 
-/// What has not been read yet.
+/// The bytes that have not been read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -347,7 +347,7 @@ pub struct Strips<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-/// What is contributed to one row of one keeper.
+/// A contribution to one row of one keeper.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Part<'a> {
     /// The keeper, by its number in the group.

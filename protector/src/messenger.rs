@@ -24,9 +24,9 @@ pub(crate) enum News {
     Words { from: usize, bytes: Vec<u8> },
     /// Strips.
     Strips { from: usize, bytes: Vec<u8> },
-    /// Strips of a window have been received by whom they were sent to.
+    /// Strips of a window have been received by their addressee.
     Sent { epoch: u32, window: u64 },
-    /// The link to a member cannot be used any more, or what came over it is of no use.
+    /// The link to a member cannot be used any more, or a message over it is of no use.
     Broken { member: usize, reason: String },
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Accept {
     pub(crate) over: u32,
 }
 
-/// What to do with strips that wait.
+/// The treatment of strips that wait.
 #[derive(PartialEq, Eq)]
 enum Verdict {
     Take,
@@ -90,7 +90,7 @@ pub(crate) struct Messenger {
     /// By window, then as they came.
     strips: BTreeMap<(u64, u64), Queued>,
     going: BTreeMap<u64, InFlight>,
-    /// From whom, and whether it is strips.
+    /// Sender, and whether it is strips.
     coming: BTreeMap<u64, (usize, bool)>,
     /// By member: messages under way.
     strips_to: Vec<usize>,
@@ -163,7 +163,7 @@ impl Messenger {
         self.heard[member]
     }
 
-    /// A round trip, if one is known. What is far away is asked again before it can have answered, so links know none before much has been sent.
+    /// A round trip, if one is known. A distant member is asked again before it can have answered, so links know none before much has been sent.
     pub(crate) fn latency(&self) -> Option<Duration> {
         self.links.round_trip().or(self.answered_in)
     }
@@ -219,7 +219,7 @@ impl Messenger {
         self.accept = Accept { now: None, over };
     }
 
-    /// Takes what has come, and says what has happened.
+    /// Takes messages and completions that have come, and returns the news.
     pub(crate) fn receive(&mut self) -> Vec<News> {
         let now = Instant::now();
         let is_idle = self.going.is_empty() && self.coming.is_empty() && self.strips.is_empty();
@@ -270,7 +270,7 @@ impl Messenger {
         Some(going)
     }
 
-    /// Something is not on its way from a member any more: from whom, and whether it is strips.
+    /// A message is not on its way from a member any more: returns the sender, and whether it is strips.
     fn come(&mut self, context: u64) -> Option<(usize, bool)> {
         let (from, strips) = self.coming.remove(&context)?;
         let under_way = if strips { &mut self.strips_from } else { &mut self.words_from };
@@ -278,7 +278,7 @@ impl Messenger {
         Some((from, strips))
     }
 
-    /// Begins to receive what waits and may come.
+    /// Begins to receive waiting messages that may come.
     fn admit(&mut self, news: &mut Vec<News>) {
         let full = |into: &Option<Bucket>| into.as_ref().is_some_and(|into| !into.wait().is_zero());
         for from in 0..self.strips_from.len() {
@@ -323,7 +323,7 @@ impl Messenger {
         true
     }
 
-    /// Sends what may be sent.
+    /// Sends the messages that may be sent.
     pub(crate) fn send(&mut self) {
         let full = |out: &Option<Bucket>| out.as_ref().is_some_and(|out| !out.wait().is_zero());
         for to in 0..self.words.len() {
@@ -359,7 +359,7 @@ impl Messenger {
             Some((epoch, window)) => (STRIPS, u64::from(epoch), window),
             None => (WORDS, 0, 0),
         };
-        // There is room, that was looked at: what is not taken meets a broken link.
+        // The link has room, as checked before: if it refuses the message, it is broken.
         if !self.links.send(to, space, tag, data, bytes, self.next) {
             return self.broken.push(to);
         }
@@ -386,7 +386,7 @@ impl Messenger {
         [&self.out, &self.into].into_iter().flatten().map(Bucket::wait).max().unwrap_or_default()
     }
 
-    /// What is worth waking up for.
+    /// The events that are worth waking up for.
     pub(crate) fn seen(&self) -> impl FnMut(&mut Waiting<'_>) -> bool + use<> {
         let room = self.into.as_ref().is_none_or(|into| into.wait().is_zero());
         let seen = |space: Space, under_way: &[usize]| -> Vec<Seen> {
@@ -451,7 +451,7 @@ mod tests {
         };
         give(&mut messenger);
         assert!(messenger.has_strips_to(1));
-        // What its keeper says of it when it is gone contradicts what was sent: it has more than there was.
+        // Its keeper's report after its end contradicts the messages sent: it claims more than there were.
         messenger.links.endpoint().peer_has_closed(port_of(1), 1000);
         let told = |messenger: &mut Messenger| {
             let news = messenger.receive();

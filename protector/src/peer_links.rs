@@ -151,7 +151,7 @@ impl PeerLinks {
         self.links.iter().filter(|link| link.is_none()).count() <= 1
     }
 
-    /// The round trip to the member that is furthest away, of those to whom one is known.
+    /// The longest of the known round trips to members.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.links.iter().flatten().filter_map(|link| self.endpoint.round_trip(*link)).max()
     }
@@ -204,7 +204,7 @@ impl PeerLinks {
         }
     }
 
-    /// What has come to its end. A rail that has died is no news: the others go on.
+    /// The next completion. A rail that has died is only counted: the others go on.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         loop {
             match self.endpoint.poll()? {

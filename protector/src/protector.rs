@@ -45,7 +45,7 @@ impl Protector {
         self.events.descriptor()
     }
 
-    /// Orders something. Returns at once; what becomes of it is an event.
+    /// Orders something. Returns at once; the outcome is an event.
     pub fn tell(&self, request: Request) {
         self.tasks.post(Task::Request(request));
     }
@@ -193,7 +193,7 @@ mod tests {
                 let Message { number, body, .. } = Message::parse(&bytes).expect("a message");
                 let why = match body {
                     Body::Answer(Answer::Failed(why)) => why,
-                    // What it says when they meet.
+                    // Its first message when they meet.
                     Body::Alive => continue,
                     body => panic!("{body:?}"),
                 };

@@ -83,7 +83,7 @@ pub(crate) struct Reader {
     usage: Arc<Usage>,
     work: Arc<Work>,
     changes: Option<(u64, Box<Changes>)>,
-    /// What is open for those that ask.
+    /// The generation that is open for other members' questions.
     served: Option<(GenerationId, Served)>,
 }
 

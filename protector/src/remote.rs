@@ -22,7 +22,7 @@ pub(crate) struct PeerQuestion {
 /// An answer, or why there will not be one.
 pub(crate) type Reply = Result<Answer, String>;
 
-/// What was asked before it was needed.
+/// Questions that were asked before the answers were needed.
 struct Prefetch {
     asked: Vec<usize>,
     wanted: Wanted,
@@ -125,7 +125,7 @@ mod tests {
 
     const ASKED: GenerationId = GenerationId { life: Life { counter: 2, nonce: 9 }, epoch: Epoch(4) };
 
-    /// What comes of the question what member 2 has of a generation, if member 1 answers so.
+    /// Asks member 1 for member 2's content of a generation, and returns the outcome of this answer.
     fn told(answer: Answer) -> Result<Content, ProtectError> {
         let tasks = Arc::new(Mailbox::new());
         let mut remote = Remote::new(Arc::clone(&tasks), Group::new(vec![5, 6, 7], 1).expect("a shape"));

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// How what the members of a stripe contribute reaches who keeps its parity.
+/// The way of contributions from the members of a stripe to the keepers of its parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shape {
     /// From one data place of the stripe to the next, each adding its own, small blocks, many on their way at once; from the last to each keeper straight.

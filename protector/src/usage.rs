@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::bucket::Bucket;
 use crate::work::Work;
 
-/// What all threads together have used, and may use.
+/// Processor time that all threads together have used, and may use.
 pub(crate) struct Usage {
     nanoseconds: AtomicU64,
     bucket: Option<Bucket>,
@@ -42,7 +42,7 @@ impl Usage {
 }
 
 impl Meter<'_> {
-    /// Counts what this thread has used since the last time, and says how long it should rest for it.
+    /// Counts this thread's processor time since the last call, and returns how long it should rest for it.
     pub(crate) fn count(&mut self) -> Duration {
         let now = thread_nanoseconds();
         let used = now - core::mem::replace(&mut self.counted, now);

@@ -26,7 +26,8 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// The windows of members with these shares; `pages_max`: what a member has in one of them, no less than in a cycle. `None`: more than [`WINDOWS_MAX`].
+    /// The windows of members with these shares; `pages_max`: limit of a member's pages in one of them, no less than in a cycle. `None`: more than
+    /// [`WINDOWS_MAX`].
     pub(crate) fn new(shares: &[impl AsRef<[(u64, u64)]>], pages_max: u64) -> Option<Windows> {
         let mut windows = Windows { members: shares.len(), ends: Vec::new(), busy: Vec::new() };
         let mut runs: Vec<_> = shares.iter().map(|share| share.as_ref().iter().copied()).collect();
@@ -53,7 +54,7 @@ impl Windows {
             for (gathered, (cycles, pages)) in gathered.iter_mut().zip(&mut now) {
                 *gathered += count * *pages;
                 *cycles = cycles.saturating_sub(count);
-                // What is over has nothing more.
+                // A run that is over has no more pages.
                 *pages = if *cycles == 0 { 0 } else { *pages };
             }
             at += count;

@@ -1,4 +1,4 @@
-//! What a thread works on, and how it is ended from outside.
+//! The work of a thread, and its end from outside.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) struct Work {
 
 #[derive(Default)]
 struct State {
-    /// What is worked on.
+    /// The work of the thread.
     number: u64,
     /// Everything up to this is ended.
     ended: u64,
@@ -41,13 +41,13 @@ impl Work {
         self.ended.notify_all();
     }
 
-    /// Whether what the thread works on is ended.
+    /// Whether the thread's work is ended.
     pub(crate) fn is_ended(&self) -> bool {
         let state = self.lock();
         state.number <= state.ended
     }
 
-    /// Sleeps so long, unless what the thread works on is ended.
+    /// Sleeps so long, unless the thread's work is ended.
     pub(crate) fn rest(&self, duration: Duration) {
         let until = Instant::now() + duration;
         let mut state = self.lock();

@@ -24,7 +24,7 @@ use crate::work::{UNENDING, Work};
 pub(crate) enum Job {
     /// Place this node's images.
     Place { attempt: u64, generation: GenerationId, from: Option<GenerationId>, ranks: Vec<Rank> },
-    /// What another member has.
+    /// Another member's content.
     Content { attempt: u64, content: Box<Content> },
     /// The sum of a window.
     Keep { attempt: u64, window: u64, strip: Strip },
@@ -90,7 +90,7 @@ impl Done {
     }
 }
 
-/// Other members, of whom no more is asked than the processor time allows to compute with.
+/// Other members, asked for no more than the processor time allows to compute with.
 struct Paced<'a, 'b> {
     remote: Remote,
     meter: &'a mut Meter<'b>,

@@ -94,7 +94,7 @@ impl FaultCounts {
         self.0[fault as usize]
     }
 
-    /// Adds what another history or thread has counted.
+    /// Adds the counts of another history or thread.
     pub fn merge(&mut self, other: &FaultCounts) {
         for (sum, n) in self.0.iter_mut().zip(other.0) {
             *sum += n;

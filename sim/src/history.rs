@@ -10,14 +10,14 @@ use crate::sabotage::Switch;
 use crate::swarm::RANKS;
 use crate::world::World;
 
-/// What a history came to.
+/// The outcome of a history.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
     /// The seed.
     pub seed: u64,
     /// Names the history: equal digests, equal histories.
     pub digest: Digest,
-    /// What was broken; empty: nothing.
+    /// Broken properties; empty: none.
     pub violations: Vec<Violation>,
     /// One line about the history.
     pub summary: String,
@@ -64,13 +64,13 @@ impl History {
         self.world.take_trace()
     }
 
-    /// What the judges have found.
+    /// The judges' findings.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         self.world.violations()
     }
 
-    /// What the history has come to; `trace` is put in.
+    /// The outcome of the history, with `trace` in it.
     #[must_use]
     pub fn report(&self, trace: Option<String>) -> RunReport {
         RunReport {

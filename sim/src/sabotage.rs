@@ -61,7 +61,7 @@ impl Switch {
         switches().into_iter().find(|switch| switch.name == name)
     }
 
-    /// What a world takes.
+    /// The switches, as a world takes them.
     #[must_use]
     pub fn switches(&self) -> Switches {
         self.switches
@@ -98,7 +98,7 @@ pub fn switches() -> Vec<Switch> {
     // No rank of this world speaks PMI: the crate that has that rule has the histories for it.
     let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| *rule != ckpt_glue::Rule::PmiAhead);
     all.extend(rules.map(|rule| {
-        // A rule is out only when it is out everywhere: what the coordinator upholds, the store upholds once more.
+        // A rule is out only when it is out everywhere: the store upholds the coordinator's rules once more.
         let store = match rule {
             ckpt_glue::Rule::EpochReuse => Some(store::sabotage::Rule::EpochReuse),
             ckpt_glue::Rule::KeyWithoutLife => Some(store::sabotage::Rule::KeyWithoutLife),
@@ -132,7 +132,7 @@ pub struct HuntReport {
     pub after_histories: u64,
     /// The seed of the history in which it was noticed.
     pub seed: Option<u64>,
-    /// What the judges said.
+    /// The judges' findings.
     pub violations: Vec<crate::judge::Violation>,
 }
 

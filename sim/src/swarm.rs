@@ -18,13 +18,13 @@ const NAMED_MAX: usize = 20;
 pub struct Finding {
     /// `sim run --seed` repeats it.
     pub seed: u64,
-    /// What was broken.
+    /// The broken properties.
     pub violations: Vec<Violation>,
     /// Names the history.
     pub digest: Digest,
 }
 
-/// What a swarm found.
+/// The outcome of a swarm.
 #[derive(Clone, Debug, Serialize)]
 pub struct SwarmReport {
     /// Histories run.
@@ -100,7 +100,7 @@ impl Sum {
         }
     }
 
-    /// Adds what another thread has added up.
+    /// Adds another thread's sums.
     pub fn join(&mut self, other: Sum) {
         self.histories += other.histories;
         self.violations += other.violations;

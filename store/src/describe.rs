@@ -1,4 +1,4 @@
-//! Plain data for reports: what `ls`, `inspect` and `verify` print as text or as JSON.
+//! Plain data for reports: `ls`, `inspect` and `verify` print them as text or as JSON.
 
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ pub struct GenerationReport {
     pub deltas: u32,
     /// For a committed one: images that are encrypted.
     pub encrypted: u32,
-    /// For a committed one: what keeps it from being restored; empty if nothing.
+    /// For a committed one: damages that keep it from being restored; empty if none.
     pub damages: Vec<DamageReport>,
 }
 
@@ -132,7 +132,7 @@ pub struct ImageReport {
     pub digest: String,
     /// Whether it is encrypted; which sections are, each says.
     pub encrypted: bool,
-    /// For a delta: what it needs below it.
+    /// For a delta: the image that it needs below it.
     pub base: Option<BaseReport>,
     /// Its sections in order.
     pub sections: Vec<SectionReport>,
@@ -264,7 +264,7 @@ impl Manifest {
 impl<S: Storage> JobDirectory<S> {
     /// Describes the job `file` of this directory, its committed generations verified at `depth`.
     pub fn describe(&mut self, file: &JobFile, depth: Depth) -> Result<JobReport, StoreError> {
-        // An unreadable decision must not hide the generations from the person who asks what is wrong.
+        // An unreadable decision must not hide the generations from a person who looks for the fault.
         let decision = self.newest_decision().ok().flatten();
         let damaged_decisions = self.damaged_decisions()?.iter().map(ToString::to_string).collect();
         let mut generations = Vec::new();

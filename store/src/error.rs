@@ -1,4 +1,4 @@
-//! Errors of files on disk, and what to do about them.
+//! Errors of files on disk, and the remedy for each.
 
 use core::ops::RangeInclusive;
 
@@ -153,7 +153,7 @@ pub enum CommitError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "fields are named by the messages")]
 pub enum ImageError {
-    /// Too short to hold what every image has.
+    /// Shorter than the parts that every image has.
     #[error(
         "an image has at least {expected_bytes} bytes, this file has {found_bytes}; it is cut off: restart from another generation"
     )]
@@ -376,7 +376,7 @@ pub enum RecordError {
     DigestsDiffer { rank: Rank, manifest: ImageDigest, commit: ImageDigest },
 }
 
-/// What to do without a text record.
+/// The remedy for a missing text record.
 fn way_without(what: &str) -> &'static str {
     match what {
         "job" => "every generation of the job needs it; put a copy of it back",

@@ -28,7 +28,7 @@ pub const EXITED: u32 = 0x0401;
 pub const PMI: u32 = 0x0402;
 /// Final counters of ports that closed in this life (rule 12).
 pub const CLOSED_PORTS: u32 = 0x0403;
-/// Block hashes of an image: what a later delta is compared with. Reserved.
+/// Block hashes of an image, for the comparison with a later delta. Reserved.
 pub const BLOCK_HASHES: u32 = 0x0501;
 /// Which image a delta needs below it: [`crate::image::Base`].
 pub const BASE: u32 = 0x0502;

@@ -1,6 +1,6 @@
 //! Images, manifests and generations as files.
 //!
-//! What a checkpoint leaves on disk, from the bottom up:
+//! The files of a checkpoint, from the bottom up:
 //!
 //! * [`storage`]: the few operations on a directory tree that everything below is made of. [`Directory`] is a real
 //!   one; [`Memory`] is one that loses power at any instant a test asks for.
@@ -9,8 +9,8 @@
 //! * [`protect`]: parity of the images of several nodes, and repair from it.
 //! * [`job`]: a job's directory: lives, generations, atomic commit, retention, recovery's fence.
 //!
-//! Nothing here knows the time, starts a thread or chooses a random number: what a caller does not pass in cannot
-//! matter, so the simulator runs this very code over [`Memory`]. Only [`Directory`] touches the operating system.
+//! Nothing here knows the time, starts a thread or chooses a random number: only the caller's arguments matter. So the simulator runs this very code
+//! over [`Memory`]. Only [`Directory`] touches the operating system.
 
 #![forbid(unsafe_code)]
 

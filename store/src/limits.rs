@@ -44,8 +44,8 @@ pub const DIRECTORY_ENTRIES_MAX: usize = 1 << 19;
 /// The most committed generations that a job can keep.
 pub const KEEP_MAX: u32 = 1 << 16;
 
-/// Bytes of a block, the unit of a signature's hash and of a delta: below this, hashes and tables take more than a
-/// thirtieth of what they describe.
+/// Bytes of a block, the unit of a signature's hash and of a delta: below this, hashes and tables take more than a thirtieth of the described
+/// content.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 
 /// The largest block.
@@ -54,7 +54,7 @@ pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// Blocks of one signature: 1 GiB of hashes, which are all in memory; 256 GiB of blocks of 4 KiB, 64 TiB of the largest.
 pub const BLOCKS_MAX: u64 = 1 << 26;
 
-/// Bytes of a packet's content: what is allocated for a packet before it has been checked.
+/// Bytes of a packet's content: the most that is allocated for a packet before it has been checked.
 pub const PACKET_BYTES_MAX: u32 = 4 << 20;
 
 /// Packets of one stream: a table of 1.5 GiB, and 4 TiB of packets of 64 KiB.

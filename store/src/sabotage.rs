@@ -5,7 +5,7 @@
 /// A rule that the store upholds. The coordinator upholds each of them too, so a simulator takes both out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Rule {
-    /// Rule 1 out: a generation that was given up is written again, over what is left of it.
+    /// Rule 1 out: a generation that was given up is written again, over its remains.
     EpochReuse,
     /// Rule 8 out: an image of any life is taken for the one of its epoch, and a name that is taken is taken again.
     KeyWithoutLife,

@@ -1,4 +1,4 @@
-//! Bytes that only those can read, or change unnoticed, who have the key: packets, and pages of images.
+//! Bytes that cannot be read, or changed unnoticed, without the key: packets, and pages of images.
 
 use core::fmt;
 
@@ -40,7 +40,7 @@ pub struct Sealing {
 const KEY_CHECK: u64 = u64::MAX;
 const FOOTER: u64 = u64::MAX - 1;
 
-/// What a check of a key belongs to.
+/// Context of a packet stream's check of the key.
 pub(crate) const PACKETS: &[u8] = b"stillwire packets";
 
 impl Sealing {
@@ -74,7 +74,7 @@ impl Sealing {
         self.cipher(KEY_CHECK).encrypt_in_place(&mut [], of)
     }
 
-    /// Covers what describes the pieces, so that none can be left out at the end.
+    /// Covers the description of the pieces, so that none can be left out at the end.
     pub(crate) fn footer_tag(&self, footer: &[u8]) -> [u8; TAG_BYTES] {
         self.cipher(FOOTER).encrypt_in_place(&mut [], footer)
     }

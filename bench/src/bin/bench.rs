@@ -15,7 +15,7 @@ struct Arguments {
     json: bool,
 }
 
-/// The exit code if what a bench ran came to a wrong result; the same as `stillwire`'s.
+/// The exit code if a bench's programs came to a wrong result; the same as `stillwire`'s.
 const WRONG: u8 = 3;
 
 fn main() -> ExitCode {

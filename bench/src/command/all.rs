@@ -24,7 +24,7 @@ use crate::progress;
 use crate::protocol;
 use crate::rate;
 
-/// What `all` says for itself; the reports are in their files.
+/// The report of `all`; each benchmark's own report is in a file.
 #[derive(Serialize)]
 pub(super) struct AllReport {
     bench: &'static str,
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(json["skipped"][0]["bench"], "moves");
         assert!(all_report.is_right());
         assert!(!folder.path().join("moves.json").exists());
-        // What fails although it could be measured is no reason to go on.
+        // A benchmark that fails although it can run on this machine ends the whole run.
         let altered = Err::<String, _>(BenchError::Altered { tag: 7 });
         assert!(all_report.keep_or_skip("moves", altered).is_err());
         all_report.note("delta", false);

@@ -13,7 +13,7 @@ use console::number;
 const CHECKPOINTS_MAX: u64 = 1000;
 const CHECKPOINT_MIB_MAX: u64 = 16 << 10;
 
-/// What to measure of deltas.
+/// Arguments of the delta benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct DeltaArguments {
     /// Runs of each rate
@@ -49,7 +49,7 @@ pub(super) fn quick_delta() -> DeltaBenchOptions {
     DeltaBenchOptions { runs: 2, checkpoints: 4, matrix: (128, 4), grid: 12, caches: 0, ..defaults }
 }
 
-/// What to measure of packets.
+/// Arguments of the packet store benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArguments {
     /// Runs of each figure

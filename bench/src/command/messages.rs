@@ -21,7 +21,7 @@ pub struct NicArguments {
     pub(super) attach: Program,
 }
 
-/// What to measure of latency.
+/// Arguments of the latency benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct LatencyArguments {
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(super) fn quick_latency() -> LatencyOptions {
     LatencyOptions { pairs: 2, runs: 2, rounds: 1000, ..LatencyOptions::default() }
 }
 
-/// What to measure of the rate of messages.
+/// Arguments of the message rate benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct RateArguments {
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub(super) fn quick_rate() -> RateOptions {
     RateOptions { pairs: 2, runs: 2, messages: 20_000, ..RateOptions::default() }
 }
 
-/// What to measure of bulk.
+/// Arguments of the bulk benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct BulkArguments {
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub(super) fn quick_bulk() -> BulkOptions {
     BulkOptions { runs: 2, sizes: vec![1 << 20, 4 << 20], run_bytes: 16 << 20, ..BulkOptions::default() }
 }
 
-/// What to measure of moves between NICs.
+/// Arguments of the benchmark of moves between NICs.
 #[derive(Args, Clone, Debug)]
 pub struct MovesArguments {
     /// Where the program of AF_XDP is attached

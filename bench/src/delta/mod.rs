@@ -1,7 +1,7 @@
 //! Deltas: speed of finding differences, and their savings.
 //!
-//! Hashing against `memcpy`, in turns, on buffers beyond four times the last cache. Then two programs that compute are saved again and again, by each strategy: what is
-//! stored, and how long that takes.
+//! Hashing alternates with `memcpy`, on buffers beyond four times the last cache. Then each strategy saves two computing programs again and again;
+//! the report gives the stored bytes and the time per checkpoint.
 
 pub(crate) mod programs;
 mod report;
@@ -24,7 +24,7 @@ use crate::statistics::{Summary, paired_ratios};
 use programs::{Multiplication, Program, Relaxation};
 pub use report::{DeltaReport, RateRow, SeriesRow};
 
-/// What to measure.
+/// Settings of the delta benchmark.
 #[derive(Clone, Debug)]
 pub struct DeltaBenchOptions {
     /// Runs of each rate.

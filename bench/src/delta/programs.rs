@@ -5,7 +5,7 @@
 pub(crate) trait Program {
     /// Its name in reports.
     fn name(&self) -> &'static str;
-    /// What it does between two checkpoints.
+    /// Does the work between two checkpoints.
     fn step(&mut self);
     /// Its memory.
     fn arrays(&self) -> Vec<&[f64]>;
@@ -112,7 +112,7 @@ impl Relaxation {
         (k * self.n + j) * self.n + i
     }
 
-    /// What the equations lack at each inner point.
+    /// Computes the residual of the equations at each inner point.
     fn right_side(&mut self) {
         let (n, plane) = (self.n, self.n * self.n);
         for point in 0..n * n * n {
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(program.written()[2], 12 * 16..256);
     }
 
-    /// The sweeps solve their equations: what is lacking goes away.
+    /// The sweeps solve their equations: the residual vanishes.
     #[test]
     fn the_relaxation_converges() {
         let mut program = Relaxation::new(10, 0);

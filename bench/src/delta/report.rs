@@ -40,7 +40,7 @@ pub struct SeriesRow {
     pub stored_bytes: Vec<u64>,
     /// How long each took, until it was durable.
     pub make_ms: Vec<f64>,
-    /// Processor time of each by that time: 1 is one core; what waits for the disk uses none.
+    /// Processor time of each by that time: 1 is one core; waiting for the disk uses none.
     pub cores_used: Vec<f64>,
     /// Files that restoring the last one took.
     pub files: usize,

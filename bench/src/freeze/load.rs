@@ -29,14 +29,14 @@ pub(super) const BURST_MESSAGE_BYTES: usize = 64;
 pub(super) const MOVING_BYTES_MAX: usize = 1 << 20;
 const MOVING_RECEIVES: usize = 2;
 
-/// What a sending process has to know.
+/// Parameters that the parent sends to a sending process.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Sender {
     pub(super) spec: RailSpec,
     pub(super) port: Address,
 }
 
-/// Sends bursts to the measured port until the process is ended, and takes what moves the other way.
+/// Sends bursts to the measured port until the process is ended, and receives the traffic in the other direction.
 pub(crate) fn send(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(Sender { spec, port }) = parent.hear()? else { return Ok(()) };
     let endpoint = pair::open_on(spec.rail_of_a_peer(Wire::Ours)?, spec.rank, Auth::Header)?;

@@ -38,10 +38,10 @@ const DUMP_ACTIVE: usize = 64;
 /// Name of that row.
 pub const DUMP_ROW: &str = "dump-1024-64x32";
 
-/// What to measure.
+/// Settings of the freeze benchmark.
 #[derive(Clone, Debug)]
 pub struct FreezeOptions {
-    /// Over what.
+    /// NIC kind to measure.
     pub nic: Nic,
     /// How AF_XDP's program is attached.
     pub program: Program,

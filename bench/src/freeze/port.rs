@@ -381,7 +381,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The payloads of sends, as the dump wants them. What the buffers of receives hold is not in flight.
+/// The payloads of sends, as the dump wants them. Contents of receive buffers are not in flight.
 struct Memory<'a>(&'a BufferTable);
 
 impl Payloads for Memory<'_> {

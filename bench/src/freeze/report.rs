@@ -86,7 +86,7 @@ pub struct FreezeRow {
     /// Getting memory ready for the dump, before the freeze.
     pub room_us_p50: f64,
     pub room_us_p99: f64,
-    /// Bringing what the dump will read into the caches, before the freeze.
+    /// Bringing the dump's input into the caches, before the freeze.
     pub warm_us_p50: f64,
     pub warm_us_p99: f64,
     /// Payload of the last copy; 0 if there was none.
@@ -152,7 +152,7 @@ pub struct FreezeReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// Over what.
+    /// The measured NIC kind.
     pub nic: Nic,
     /// Between which devices.
     pub device: Option<String>,

@@ -1,4 +1,4 @@
-//! What keeps MPI stacks from being measured at all. What keeps one of them is its reason in the report.
+//! Errors that keep MPI stacks from being measured at all. A failure of a single stack is its reason in the report.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub enum MpiError {
     Compile {
         /// The compiler.
         mpicc: PathBuf,
-        /// What it said.
+        /// The compiler's message.
         what: String,
     },
     /// The provider has not been built.
@@ -37,7 +37,7 @@ pub enum MpiError {
     UnknownStack {
         /// The requested value.
         name: String,
-        /// What there is.
+        /// The stacks that exist.
         known: String,
     },
     /// No stack of ours could be measured.

@@ -1,4 +1,4 @@
-//! What the measuring program (`bench/mpi/figures.c`) prints.
+//! The output of the measuring program (`bench/mpi/figures.c`).
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(crate) const CHECKED: &str = "checked";
 /// Line that ends a measurement.
 const MEASURED: &str = "measured";
 
-/// Reads a measurement; other lines are MPICH's. What is wrong, otherwise.
+/// Reads a measurement; other lines are MPICH's. Returns a description of the fault if the output is wrong.
 pub(crate) fn parse(output: &str) -> Result<Figures, String> {
     if !output.lines().any(|line| line == MEASURED) {
         return Err(format!("the measuring program ended before it said '{MEASURED}'"));

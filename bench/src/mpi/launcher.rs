@@ -43,7 +43,7 @@ const SELECTORS: [&str; 9] = [
     "STILLWIRE_PERIODIC_FREEZE",
 ];
 
-/// What MPICH wants to take ours, for peers on the host too.
+/// Variables that make MPICH use our provider, also for peers on the host.
 const OURS: [(&str, &str); 3] =
     [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "stillwire")];
 
@@ -69,7 +69,7 @@ enum Said {
 }
 
 impl Launch<'_> {
-    /// Runs the program. What it printed, or the reason why that does not count.
+    /// Runs the program. Returns its output, or the reason why the run does not count.
     pub(crate) fn run(&self) -> Result<String, String> {
         let mut child = self.start().map_err(|error| format!("mpiexec: {error}"))?;
         let (sender, receiver) = channel();

@@ -1,4 +1,4 @@
-//! Ours under MPICH, against what MPICH ships with: one MPI library, one program, several stacks under it.
+//! Ours under MPICH, against the stacks that MPICH ships with: one MPI library, one program, several stacks under it.
 //!
 //! The program `bench/mpi/figures.c` is compiled with the library's own compiler and run by its own launcher, two ranks.
 //! First each stack moves every kind of transfer with every byte compared; a stack that fails there, or that MPICH does not
@@ -35,7 +35,7 @@ const SOURCE: &str = include_str!("../../mpi/figures.c");
 /// Ranks of every run: more than processors would measure the scheduler.
 const RANKS: u32 = 2;
 
-/// What to measure.
+/// Settings of the MPI benchmark.
 #[derive(Clone, Debug)]
 pub struct MpiOptions {
     /// Folder of the MPI library; none: where `tests/mpi/run` sets it up.

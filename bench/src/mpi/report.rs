@@ -1,4 +1,4 @@
-//! What `bench mpi` prints.
+//! The report of `bench mpi`.
 
 use std::fmt;
 

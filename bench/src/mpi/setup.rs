@@ -11,7 +11,7 @@ use super::error::MpiError;
 /// The provider's library, as cargo names it.
 const LIBRARY: &str = "libstillwire_fi.so";
 
-/// What a run needs.
+/// Programs and folders of a run.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) mpiexec: PathBuf,

@@ -23,7 +23,7 @@ pub(crate) struct Stack {
     pub(crate) ours: bool,
     /// Environment that selects it.
     pub(crate) variables: &'static [(&'static str, &'static str)],
-    /// What MPICH says of itself then (`MPIR_CVAR_DEBUG_SUMMARY`): a stack that was asked for and not taken is not measured.
+    /// Text that MPICH then prints (`MPIR_CVAR_DEBUG_SUMMARY`): a stack that was requested but not selected is not measured.
     pub(crate) summary: &'static str,
 }
 

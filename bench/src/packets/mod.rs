@@ -23,7 +23,7 @@ use crate::progress::Steps;
 use crate::statistics::Summary;
 pub use report::{CodecRow, LengthRow, SetRow, StoreReport};
 
-/// What to measure.
+/// Settings of the packet store benchmark.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Runs of each figure.

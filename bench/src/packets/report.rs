@@ -12,7 +12,7 @@ use crate::machine::{Machine, Processor};
 pub struct CodecRow {
     /// Kind of content.
     pub content: &'static str,
-    /// What was wished.
+    /// Requested codec.
     pub codec: &'static str,
     /// Bytes of the content for each that is stored.
     pub ratio: f64,

@@ -1,4 +1,4 @@
-//! What to measure of parity, as it is written on a command line.
+//! Arguments of the parity benchmark, as written on a command line.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ const RUNS_MAX: u64 = 100_000;
 /// Most cores that a protector can be allowed: more than its threads can use.
 const CORES_MAX: f64 = 64.0;
 
-/// What to measure of parity.
+/// Arguments of the parity benchmark.
 #[derive(Args, Clone, Debug)]
 pub struct ParityArguments {
     /// Runs of each row, and of the copies beside them [default: 15; 3 from end to end]

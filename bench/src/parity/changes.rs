@@ -1,4 +1,4 @@
-//! What a delta of a program's memory holds: the pages that differ from a base, and which ones they are.
+//! The content of a delta of a program's memory: the pages that differ from a base, and their places.
 
 use process::state::machine::Machine;
 use process::state::memory::{Advice, Backing, Memory, PageRun, Parts, Protection, Region};

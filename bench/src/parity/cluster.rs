@@ -26,14 +26,14 @@ const LIFE: Life = Life { counter: 1, nonce: 0xbe7c };
 /// The longest wait for an expected event.
 const DEADLINE: Duration = Duration::from_secs(80);
 
-/// A bare turn moves at least so many bytes: below it what it costs to begin would count.
+/// A bare turn moves at least so many bytes: below it the cost of its start would count.
 const BARE_BYTES_MIN: u64 = 4 << 20;
 /// Bytes that a bare turn reads or writes at once.
 const PIECE_BYTES: usize = 1 << 20;
 /// Where a bare turn writes, in a node's directory.
 const BARE_FILE: &str = "bare";
 
-/// What a group is made of.
+/// The shape of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) nodes: usize,
@@ -96,14 +96,14 @@ pub(super) struct Encoded {
     pub(super) processor: Processor,
 }
 
-/// What link and disk gave by themselves, bytes per second.
+/// Bare speed of link and disk, bytes per second.
 #[derive(Clone, Copy)]
 pub(super) struct Bare {
     pub(super) link: f64,
     pub(super) disk: f64,
 }
 
-/// A node's image: whole, or what has changed over a base.
+/// A node's image: whole, or the changes since a base.
 pub(super) struct Image<'a> {
     pub(super) sections: Vec<Section<'a>>,
     pub(super) base: Option<Base>,
@@ -172,7 +172,7 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.wait().map(drop))
     }
 
-    /// Writes each node's image, all at the same time, below the disk's limit. Returns what they are and how long that took, seconds.
+    /// Writes each node's image, all at the same time, below the disk's limit. Returns their claims and the time taken, seconds.
     pub(super) fn write_images(
         &mut self,
         id: GenerationId,
@@ -253,7 +253,7 @@ impl Cluster {
         self.tell_and_wait(&Request::Abandon { generation: id })
     }
 
-    /// Commits a generation everywhere, and removes what is not needed any more. Returns how long the latter took, seconds.
+    /// Commits a generation everywhere, and removes files that are not needed any more. Returns the time that the removal took, seconds.
     pub(super) fn commit(&mut self, id: GenerationId, images: Vec<ImageClaim>) -> Result<f64, BenchError> {
         let request = CommitRequest {
             generation: id,

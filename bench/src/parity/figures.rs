@@ -1,4 +1,4 @@
-//! The figures from end to end that are kept: what each is about, by name. `bench/protection` takes them, and more, by commands.
+//! The figures from end to end that are kept: the subject of each, by name. `bench/protection` takes them, and more, by commands.
 
 use store::protect::Scheme;
 
@@ -7,7 +7,7 @@ use super::{Dirty, GroupOptions, ProgramOptions};
 /// The name of a figure, and its measurement.
 type Figure<O> = (&'static str, O);
 
-/// Time against nodes, against the length of an image, and against what has changed. `quick`: one small run of each.
+/// Time against nodes, against the length of an image, and against the changed share. `quick`: one small run of each.
 #[must_use]
 pub fn group_figures(quick: bool) -> [Figure<GroupOptions>; 3] {
     let defaults = GroupOptions { runs: if quick { 1 } else { 3 }, ..GroupOptions::default() };

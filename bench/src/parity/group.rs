@@ -25,7 +25,7 @@ use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::progress::Steps;
 
-/// What to measure: all combinations.
+/// Settings of the group benchmark; it measures all combinations.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
     /// Nodes of the group.
@@ -38,11 +38,11 @@ pub struct GroupOptions {
     pub shapes: Vec<Option<Shape>>,
     /// Bytes of a node's image.
     pub bytes: Vec<usize>,
-    /// What of an image has changed.
+    /// Changed parts of an image.
     pub dirty: Vec<Dirty>,
     /// For how long each frame is held back on its way.
     pub delays: Vec<Duration>,
-    /// What each node may use; of the link, with each rail.
+    /// Limits of each node; the link's limit is per rail.
     pub limits: Limits,
     /// Encodings of each point; the median counts.
     pub runs: usize,
@@ -52,7 +52,7 @@ pub struct GroupOptions {
     pub folder: PathBuf,
 }
 
-/// What of an image is protected.
+/// The protected part of an image.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Dirty {
     /// All of it, where nothing was before.
@@ -176,7 +176,7 @@ pub fn run(options: &GroupOptions) -> Result<GroupReport, BenchError> {
     Ok(GroupReport::new(machine, options.limits, rows))
 }
 
-/// What one point is about.
+/// Size and changes of the image at one point.
 #[derive(Clone, Copy)]
 pub(super) struct Point {
     /// Of a node's image.
@@ -197,7 +197,7 @@ impl Point {
     }
 }
 
-/// What was measured of it: encodings, and bare turns around each.
+/// Measurements of a point: encodings, and bare turns around each.
 pub(super) struct Measured {
     pub(super) encoded: Vec<Encoded>,
     /// One more: before the first, between any two, after the last.
@@ -241,7 +241,7 @@ fn measure(plan: &Plan, point: Point, runs: usize) -> Result<Measured, BenchErro
     Ok(measured)
 }
 
-/// Writes images of memory: whole ones, or what has changed over bases.
+/// Writes images of memory: whole ones, or changes over bases.
 fn write(
     cluster: &mut Cluster,
     id: GenerationId,

@@ -1,4 +1,4 @@
-//! What encodings from end to end took, as rows, as a table and as a chart.
+//! Times of encodings from end to end, as rows, as a table and as a chart.
 
 use std::fmt;
 
@@ -49,21 +49,21 @@ pub struct GroupRow {
     pub whole: bool,
     /// From the first order to the last answer.
     pub seconds: f64,
-    /// What changed of one node's image by that time.
+    /// Changed bytes of one node's image by that time.
     pub gbytes_per_s: f64,
     /// A plain copy on one core of this machine.
     pub memcpy_gbytes_per_s: f64,
     /// How they compare.
     pub ratio_to_memcpy: f64,
-    /// What all rails of a node gave in each direction by themselves, in turns with the encodings.
+    /// Bare speed of all rails of a node in each direction, in turns with the encodings.
     pub link_gbytes_per_s: f64,
-    /// What the disk gave by itself, reads and writes together, in the proportion in which an encoding reads and writes.
+    /// Bare speed of the disk, reads and writes together, in the proportion in which an encoding reads and writes.
     pub disk_gbytes_per_s: f64,
     /// The limit on all rails of a node together; `null`: none.
     pub link_limit_gbytes_per_s: Option<f64>,
     /// The disk's limit.
     pub disk_limit_gbytes_per_s: Option<f64>,
-    /// What the slower one of link and disk took by itself for as many bytes as went through it on the busiest node.
+    /// Time that the slower one of link and disk took by itself for as many bytes as went through it on the busiest node.
     pub slowest_s: f64,
     /// That by the time of encoding: median of the ratios of neighbouring runs.
     pub ratio_to_slowest: f64,
@@ -77,7 +77,7 @@ pub struct GroupRow {
     pub formula_sum_s: f64,
     /// The longest term of it.
     pub formula_max_s: f64,
-    /// What the cost model had said.
+    /// The time predicted by the cost model.
     pub predicted_s: f64,
     /// Bytes that each node sent, on average.
     pub sent_bytes: u64,
@@ -146,7 +146,7 @@ impl Measured {
         encoded[encoded.len() / 2]
     }
 
-    /// What link and disk gave by themselves.
+    /// Median bare speeds of link and disk.
     pub(super) fn bare_median(&self) -> Bare {
         let median = |of: &dyn Fn(&Bare) -> f64| percentile(&sorted(self.bare.iter().map(of).collect()), 0.5);
         Bare { link: median(&|bare| bare.link), disk: median(&|bare| bare.disk) }
@@ -186,7 +186,7 @@ impl GroupRow {
         let missed =
             |found: f64, limit: Option<f64>| limit.is_some_and(|limit| found / 1e9 < limit * LIMIT_REACHED);
         let busiest_rail = statistics.iter().map(busiest_rail).fold(0.0, f64::max);
-        // The limit is on all rails of a node together: what more went over one of them would have waited for a link of its own.
+        // The limit is on all rails of a node together: with a link of its own for each rail, the surplus of a busy rail would have waited.
         let is_lopsided = busiest_rail * plan.rails as f64 > SHARE_TOLERATED;
         let machine_limited = encoded.processor.is_exhausted()
             || is_lopsided
@@ -260,7 +260,7 @@ pub struct GroupReport {
     pub bars: Vec<Bar>,
 }
 
-/// What rows differ in.
+/// A dimension in which rows differ.
 struct Axis {
     name: &'static str,
     unit: &'static str,
@@ -318,7 +318,7 @@ impl GroupReport {
     #[must_use]
     pub fn svg(&self) -> String {
         let values = |axis: &Axis| distinct(self.rows.iter().map(axis.of));
-        // Where the shape was chosen for each point, it is not what points differ in.
+        // Where the shape was chosen for each point, points do not differ in it.
         let chosen = distinct(self.rows.iter().map(GroupRow::point)).len() == self.rows.len();
         let axes = if chosen { &AXES[..5] } else { &AXES[..] };
         // The first of those with most values.

@@ -1,9 +1,9 @@
 //! Checkpoints of real jobs, from the order to the commit.
 //!
-//! A job of `stillwire run` with a node for each rank: processes, keepers and directories of their own; what protects images keeps below limits of each node's
-//! link and disk. Ranks are programs that know nothing of checkpoints, with memory that changes all the time. Each run is a job of its own: its first
-//! checkpoint, for which nothing was there, and the next one, in whose place the first one's images are. What link and disk give by themselves is measured
-//! before each job and after it.
+//! A job of `stillwire run` with a node for each rank: each has its own processes, keepers and directories. The protectors keep below limits of each
+//! node's link and disk. Ranks are programs without knowledge of checkpoints; their memory changes all the time. Each run is a job of its own with
+//! two checkpoints. The first has no predecessor; the next replaces the first one's images. Bare speeds of link and disk are measured before each job
+//! and after it.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) const PASSES: u32 = 4;
 /// Until all pages have been written to since the last checkpoint, on a machine that has other work.
 const CHANGED_AFTER: Duration = Duration::from_millis(600);
 
-/// What a job says of a checkpoint.
+/// A job's answer to a checkpoint request.
 #[derive(Deserialize)]
 pub(super) struct CheckpointAnswer {
     milliseconds: u64,
@@ -37,7 +37,7 @@ pub(super) struct CheckpointAnswer {
     nodes: Vec<Effort>,
 }
 
-/// What protecting took on a node.
+/// The effort of protecting on a node.
 #[derive(Deserialize)]
 struct Effort {
     shape: Option<String>,
@@ -95,7 +95,7 @@ pub fn run(options: &GroupOptions) -> Result<JobReport, BenchError> {
                 // Of a program that is saved again something was there before.
                 let point = Point { bytes: *bytes, dirty: Dirty::Percent(percent) };
                 let measured = measure(plan, &workspace, point, options);
-                // What fails in a bench that is being stopped fails because of that.
+                // A failure while the bench is being stopped is caused by the stop.
                 let measured =
                     measured.map_err(|error| workspace.interrupt.check().err().unwrap_or(error))?;
                 let whole = Point { dirty: Dirty::Whole, ..point };

@@ -1,4 +1,4 @@
-//! What checkpoints of jobs took, as rows, as a table and as a chart.
+//! Times of checkpoints of jobs, as rows, as a table and as a chart.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct JobRow {
     pub pause_s: f64,
     /// Until all images were durable where they were written: below the same limit of the disk.
     pub written_s: f64,
-    /// Until all nodes kept what protects them.
+    /// Until all nodes kept their parity.
     pub protected_s: f64,
     /// Until it was committed.
     pub committed_s: f64,
@@ -105,7 +105,7 @@ impl JobReport {
         JobReport { bench: "parity", machine, rows }
     }
 
-    /// What was measured in turns with an encrypted one.
+    /// The plain row that was measured in turns with an encrypted one.
     fn plain(&self, row: &JobRow) -> Option<&JobRow> {
         let is_other = |other: &&JobRow| {
             !other.encrypted

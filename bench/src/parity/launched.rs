@@ -16,7 +16,7 @@ use super::job::{CheckpointAnswer, PASSES, Workspace};
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 
-/// What each rank runs.
+/// Source of the program that each rank runs.
 const SOURCE: &str = include_str!("changing.c");
 
 /// A job that has not come up by then does not.
@@ -28,7 +28,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at an ending process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a launcher says that does not find what is loaded into programs to save them.
+/// The warning of a launcher that does not find the agent library.
 const NOT_SAVED: &str = "stillwire: only a program that names its own points can be saved";
 
 /// Of the key of jobs whose images are encrypted, each of its bytes: not a secret.
@@ -50,7 +50,7 @@ impl Drop for Folder {
     }
 }
 
-/// What of a job outlives its launcher for a moment may still write.
+/// Retries because processes of a job that outlive its launcher for a moment may still write.
 fn remove(path: &Path) {
     let until = Instant::now() + END_MAX;
     while std::fs::remove_dir_all(path).is_err() && path.exists() && Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What this machine's memory gives on one core.
+//! The speed of this machine's memory on one core.
 
 use ::parity::{Kernel, Matrix};
 
@@ -15,7 +15,7 @@ const RUNS: usize = 5;
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) copy: f64,
-    /// One slice added to another: what the papers call exclusive or.
+    /// One slice added to another, which the papers call exclusive or.
     pub(super) add: f64,
 }
 

@@ -49,10 +49,10 @@ const CACHES: usize = 5;
 /// Assumed where the system does not report the size of its caches.
 const CACHE_BYTES_ASSUMED: usize = 64 << 20;
 
-/// Length of a shard that the crate reed-solomon-simd gets at once: it copies what it gets, so it is given pieces that stay in the cache.
+/// Length of a shard that the crate reed-solomon-simd gets at once: it copies its input, so it is given pieces that stay in the cache.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// What to measure.
+/// Settings of the parity benchmark.
 #[derive(Clone, Debug)]
 pub struct ParityOptions {
     /// Runs of each row, and of the copies beside them.
@@ -84,12 +84,12 @@ impl ParityOptions {
     }
 }
 
-/// What one row does.
+/// The work of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
-    /// Adds one slice to another: what a member of a ring of exclusive ors does with each block.
+    /// Adds one slice to another, as a member of a ring of exclusive ors does with each block.
     Xor,
-    /// Adds one slice, multiplied by a constant, to another: what a member of a pipeline does.
+    /// Adds one slice, multiplied by a constant, to another, as a member of a pipeline does.
     MultiplyAdd,
     /// Computes M parity slices from K data slices.
     Encode,
@@ -134,7 +134,7 @@ pub fn run(options: &ParityOptions) -> Result<ParityReport, BenchError> {
     Ok(ParityReport::new(machine, Kernel::best().name(), cache_bytes, rows))
 }
 
-/// What all rows work on.
+/// Buffers shared by all rows.
 struct Buffers {
     data: Vec<u8>,
     /// Where copies go.
@@ -220,7 +220,7 @@ fn row(
     })
 }
 
-/// What data was before an update, and after it.
+/// Data before an update, and after it.
 fn halves(data: &[u8], slice_bytes: usize) -> (&[u8], &[u8]) {
     (&data[..slice_bytes], &data[slice_bytes..2 * slice_bytes])
 }
@@ -280,7 +280,7 @@ fn isal_once(work: Work, tables: &Tables, code: &Code, slice_bytes: usize, buffe
     }
 }
 
-/// It copies what it is given, and its parity is another one (it computes with 16 bits), so there is nothing to compare.
+/// The crate copies its input, and its parity is another one (it computes with 16 bits), so there is nothing to compare.
 fn simd_once(encoder: &mut ReedSolomonEncoder, code: &Code, slice_bytes: usize, buffers: &mut Buffers) {
     let piece = PIECE_BYTES.min(slice_bytes);
     for at in (0..slice_bytes / piece).map(|i| i * piece) {

@@ -1,4 +1,4 @@
-//! What checkpoints of programs took, whole ones and incremental ones, as rows, as a table and as a chart.
+//! Times and sizes of checkpoints of programs, whole ones and incremental ones, as rows, as a table and as a chart.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::memory::Memory;
 use crate::chart::{self, Chart, Line, Panel};
 use crate::machine::Machine;
 
-/// What a row is about.
+/// The subject of a row.
 pub(super) struct Saved {
     pub(super) program: String,
     pub(super) checkpoint: usize,
@@ -69,7 +69,7 @@ impl ProgramRow {
     }
 }
 
-/// What incremental checkpoints of one program save, over all of them.
+/// Savings of incremental checkpoints of one program, over all of them.
 #[derive(Clone, Serialize, Debug)]
 pub struct ProgramTotal {
     /// `mat` or `lu`.
@@ -105,7 +105,7 @@ pub struct ProgramReport {
     pub rows: Vec<ProgramRow>,
     /// Each program.
     pub totals: Vec<ProgramTotal>,
-    /// What the last images held was the memory that was saved: also of the nodes that were lost and repaired.
+    /// The last images equal the memory that was saved, also on the nodes that were lost and repaired.
     pub is_right: bool,
 }
 

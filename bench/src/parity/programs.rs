@@ -54,7 +54,7 @@ impl FromStr for ProgramKind {
     }
 }
 
-/// What to measure.
+/// Settings of the program benchmark.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
     /// The group: of its dimensions nodes, scheme, the first shape, the first length of an image, limits and folder count.
@@ -154,7 +154,7 @@ fn series(
             collect_s: None,
             encoded,
         };
-        // What differs from the first one, upon the one before.
+        // The difference from the first checkpoint, written after the one before.
         let id = generation(epoch + 1);
         changes = first.iter().zip(&now).map(|(first, now)| Changes::of(first, now)).collect();
         let images: Vec<Image<'_>> =

@@ -1,4 +1,4 @@
-//! What was found, as rows and as a table.
+//! Results as rows and as a table.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct ParityRow {
     pub nodes: Option<usize>,
     /// `xor`, `rs` or `rs:K+M`.
     pub scheme: String,
-    /// What is done: `add`, `encode` and `update` are arithmetic alone.
+    /// Kind of work: `add`, `encode` and `update` are arithmetic alone.
     pub shape: &'static str,
     /// Bytes of the sources.
     pub bytes: usize,
@@ -31,9 +31,9 @@ pub struct ParityRow {
     pub ratio_to_memcpy: f64,
     /// Spread of these ratios.
     pub ratio_spread: Summary,
-    /// What the link between nodes gives; none in arithmetic.
+    /// Speed of the link between nodes; none in arithmetic.
     pub link_gbytes_per_s: Option<f64>,
-    /// What a node's disk gives; none in arithmetic.
+    /// Speed of a node's disk; none in arithmetic.
     pub disk_gbytes_per_s: Option<f64>,
     /// Intel's storage library, same data, same coefficients, same parity.
     pub isal_gbytes_per_s: Option<f64>,

@@ -30,7 +30,7 @@ pub(super) fn frozen_ms(criu: &Path, pid: u32, folder: &Path) -> Result<f64, Ben
     Ok(frozen_us as f64 / 1000.0)
 }
 
-/// `stats_entry.dump` is field 1 of what follows two magic words and a length; in it `freezing_time` is field 1, `frozen_time` field 2, us.
+/// Two magic words and a length come first. `stats_entry.dump` is field 1 after them; in it `freezing_time` is field 1, `frozen_time` field 2, us.
 fn frozen_us(stats: &[u8]) -> Option<u64> {
     let entry = stats.get(12..)?;
     let (key, rest) = varint(entry)?;
@@ -50,7 +50,7 @@ fn frozen_us(stats: &[u8]) -> Option<u64> {
     (times[1] > 0).then(|| times[0] + times[1])
 }
 
-/// A number of a protocol buffer, and what follows.
+/// A number of a protocol buffer, and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(10) {

@@ -1,22 +1,22 @@
 //! The pause of a process that is saved as a whole, against a bare fork of the same process, and against CRIU.
 //!
-//! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight
-//! links, each with 32 unacknowledged frames. It captures itself as the agent of a saved program does. For each sample
-//! it is captured whole, writes to a share of its pages, spread over all of them, and is captured again; bare forks of
-//! the same process come before, between and after, each after the look that comes before a capture. Pauses alone are
-//! timed: from the freeze of the port until all threads could go on and the port is thawed. What a forked child would
-//! write goes nowhere, and it is ended at once.
+//! A process has so much memory, a thread that computes, one that waits, and a port with a helper thread and eight links, each with 32 unacknowledged
+//! frames. It captures itself as the agent of a saved program does. For each sample it is captured whole, writes to a share of its pages, spread over
+//! all of them, and is captured again. Bare forks of the same process come before, between and after, each after the look that comes before a
+//! capture. Pauses alone are timed: from the freeze of the port until all threads could go on and the port is thawed. The output of a forked child is
+//! discarded, and the child is ended at once.
 //!
 //! * first: the whole image, by a fork; arming comes before it and is timed apart;
 //! * pause: the next image, the way that takes less time, as the agent chooses: a copy of pages written since, or a
 //!   fork;
-//! * freeze, dump, thaw: of the port; stop: until all threads stand still; state: what the kernel knows of them, files, timers; memory: copy or fork;
+//! * freeze, dump, thaw: of the port; stop: until all threads stand still; state: the kernel's knowledge of them, files, timers; memory: copy or
+//!   fork;
 //! * restart: both images are written to files; the time from the start of a new process until it is the old one and has touched all of its memory.
 //!   The files may be in the page cache;
 //! * CRIU, if it is named: how long `criu dump --leave-running` says that it kept such a process frozen, in turns with the samples;
-//! * overhead: a program that writes to its working set again and again, with a checkpoint that is written to files meanwhile, and without,
-//!   in turns. What a checkpoint costs it, spread over an interval, is the overhead at that interval: of a whole image, arming included, of
-//!   the next one, and of one by content;
+//! * overhead: a program that writes to its working set again and again, with a checkpoint that is written to files meanwhile, and without, in turns.
+//!   The cost of a checkpoint, spread over an interval, is the overhead at that interval: of a whole image, arming included, of the next one, and of
+//!   one by content;
 //! * sequence: minutes of checkpoints as users take them, see `sequence`.
 //!
 //! The process that is restarted or works has no port: `bench/mpi/recovery` times ports that come back. Where there is not enough memory for a
@@ -43,7 +43,7 @@ pub use sequence::{Sequence, Working};
 use worker::{Answer, Checkpoint, Sample, WorkerCommand};
 pub(crate) use worker::{RESTORED, ROLE, restore, work};
 
-/// Of what the overhead is measured: the share of memory that the program writes to.
+/// Share of memory that the program writes to while the overhead is measured.
 const WORKING_FRACTION: f64 = 0.05;
 
 /// Intervals between checkpoints for which the overhead is reported, s.
@@ -52,7 +52,7 @@ const INTERVALS_S: [f64; 3] = [1.0, 10.0, 60.0];
 /// How long the program works in one turn, s.
 const TURN_S: f64 = 1.5;
 
-/// What to measure.
+/// Settings of the pause benchmark.
 #[derive(Clone, Debug)]
 pub struct PauseOptions {
     /// Samples per row.
@@ -110,7 +110,7 @@ pub fn run(options: &PauseOptions) -> Result<PauseReport, BenchError> {
     Ok(PauseReport::new(machine, measured?))
 }
 
-/// What was measured, as it came.
+/// Measurements in their order.
 #[derive(Default)]
 struct Found {
     rows: Vec<PauseRow>,
@@ -257,7 +257,7 @@ fn restart(worker: &mut Worker, fraction: f64, folder: &Path) -> Result<f64, Ben
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// What a checkpoint costs a program that works.
+/// Measures the cost of checkpoints to a program that works.
 fn cost(
     worker: &mut Worker,
     (bytes, huge): (u64, bool),

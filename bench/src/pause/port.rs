@@ -65,7 +65,7 @@ impl Port {
         &self.endpoint
     }
 
-    /// Freezes the port, as an agent does, while `captures` does what it does; then it goes on.
+    /// Freezes the port, as an agent does, while `captures` runs; then the port goes on.
     pub(super) fn still<T>(
         &mut self,
         captures: impl FnOnce() -> Result<T, BenchError>,

@@ -1,4 +1,4 @@
-//! What was found, as rows, as a table, and as a chart.
+//! Results as rows, as a table, and as a chart.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ const SEQUENCE_PERCENT_MAX: f64 = 2.0;
 /// One kind of process, one share of its pages written between two images.
 #[derive(Clone, Serialize, Debug)]
 pub struct PauseRow {
-    /// Bytes of its memory, besides what every process has.
+    /// Bytes of its memory, besides those that every process has.
     pub resident_bytes: u64,
     /// `4k` or `thp`.
     pub pages: &'static str,
@@ -42,7 +42,7 @@ pub struct PauseRow {
     pub copies_fraction: f64,
     /// Until all threads stand still, median.
     pub stop_us: f64,
-    /// Writing down what the kernel knows, median.
+    /// Writing down the kernel's state of the process, median.
     pub state_us: f64,
     /// Copy or fork, median.
     pub memory_ms: f64,
@@ -74,7 +74,7 @@ pub struct PauseRow {
     pub restart_ms: f64,
 }
 
-/// What checkpoints cost a program that works.
+/// The cost of checkpoints to a program that works.
 #[derive(Clone, Serialize, Debug)]
 pub struct Overhead {
     /// Bytes of its memory.
@@ -121,9 +121,9 @@ pub struct PauseReport {
     pub rows: Vec<PauseRow>,
     /// Its cost.
     pub overhead: Vec<Overhead>,
-    /// What it costs over minutes.
+    /// The cost over minutes.
     pub sequences: Vec<Sequence>,
-    /// What there was no memory for.
+    /// Rows skipped for lack of memory.
     pub skipped: Vec<String>,
     /// The design's bars.
     pub bars: Vec<Bar>,

@@ -1,8 +1,8 @@
-//! What checkpoints cost a program over minutes, as users take them: one every few seconds, the first whole and the others as it comes.
+//! The cost of checkpoints to a program over minutes, as users take them: one every few seconds, the first whole and the others as it comes.
 //!
-//! One process works all the time, in turns that are as long as the interval, every other one of them with a checkpoint: each is compared to the turns without next to
-//! it. Two processes would differ by some per cent for which physical pages they were given. What a checkpoint leaves behind for longer than a turn
-//! slows the turns without, too: so some turns come before the first checkpoint, and the later ones without are compared to those.
+//! One process works all the time, in turns that are as long as the interval, every other one of them with a checkpoint: each is compared to the
+//! turns without next to it. Two processes would differ by some per cent for which physical pages they were given. Effects of a checkpoint that last
+//! longer than a turn slow the turns without, too. So some turns come before the first checkpoint, and the later ones without are compared to those.
 
 use std::path::Path;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub struct Sequence {
     pub ratios: Vec<f64>,
     /// Time that a step took in the turns without after the first checkpoint, to that in the turns before it: medians.
     pub lasting_ratio: f64,
-    /// What the checkpoint of each turn was.
+    /// The kind of each turn's checkpoint.
     pub kinds: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! What the measured process asks of the kernel besides its captures.
+//! The measured process's system calls besides its captures.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;

@@ -25,7 +25,7 @@ use crate::worker::Parent;
 
 /// A measured process.
 pub(crate) const ROLE: &str = "pause";
-/// One that becomes what an image says.
+/// A process that is restored from an image.
 pub(crate) const RESTORED: &str = "pause-restored";
 
 /// A command to a measured process.
@@ -45,7 +45,7 @@ pub(super) enum WorkerCommand {
     Touch,
 }
 
-/// What is taken while the program works.
+/// The checkpoint taken while the program works.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) enum Checkpoint {
     Nothing,
@@ -57,7 +57,7 @@ pub(super) enum Checkpoint {
     Content,
 }
 
-/// What a checkpoint of a turn was.
+/// The kind of a turn's checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) enum Kind {
     Whole,
@@ -97,7 +97,7 @@ impl Taken {
     }
 }
 
-/// What one sample found.
+/// Measurements of one sample.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub(super) struct Sample {
     /// Bare forks before the first capture, between the two, and after the second, ns.
@@ -111,7 +111,7 @@ pub(super) struct Sample {
     pub(super) written_bytes: u64,
 }
 
-/// What it answers.
+/// An answer of the measured process.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Ready,
@@ -303,7 +303,7 @@ impl Measured {
         Ok((way, options, extent))
     }
 
-    /// A bare fork after the look that comes before every capture: what the kernel has in its caches is the same, and so are the mappings.
+    /// Forks after the look that comes before every capture, so that the kernel's caches and the mappings are the same.
     fn bare_fork(&self, sink: &OwnedFd) -> Result<Duration, BenchError> {
         let prepared = Prepared::look(&self.declared(sink), Options::default())?;
         let took = bare_fork()?;
@@ -375,7 +375,7 @@ impl Measured {
             self.costs.captured(captured.mode(), &captured.pause(), 0, 0);
             self.hashes = captured.finish()?.hashes;
         }
-        // What the last image has left to do is done.
+        // Completes the work that the last image left.
         self.steps(1);
         let began = nanos(self.program.began);
         self.program.left.store(steps, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Ports frozen under a running MPI program: what it costs the program, and whether it notices.
+//! Ports frozen under a running MPI program: the cost to the program, and whether it notices.
 //!
 //! A program that checks its own results runs under MPICH over the provider, in turns without and with every port of every rank being
 //! frozen, dumped and thawed each few milliseconds, and on request with all links handed from shared memory to UDP and back. The
@@ -25,13 +25,13 @@ pub use report::{PeriodicFreezeReport, RankRow};
 const SOURCE: &str = include_str!("../../mpi/mixed.c");
 const NAME: &str = "mixed";
 
-/// What it prints at its end, before the number of its rounds, if every result was right.
+/// Printed by the program at its end, before the number of its rounds, if every result was right.
 const VERIFIED: &str = "verified";
 
 /// How long a run of it may take above its seconds: to start, to end, to wait for a processor.
 const SLACK_SECONDS: u64 = 60;
 
-/// What to do.
+/// Settings of periodic freezes.
 #[derive(Clone, Debug)]
 pub struct PeriodicFreezeOptions {
     /// Folder of the MPI library; none: where `tests/mpi/run` sets it up, or the one in PATH.
@@ -48,13 +48,13 @@ pub struct PeriodicFreezeOptions {
     pub pairs: u32,
     /// Processes.
     pub ranks: u32,
-    /// What they talk over.
+    /// Rails between the processes.
     pub rails: RailChoice,
     /// At each freeze all links are handed to the other rail.
     pub handover: bool,
     /// A program of the person's own with its arguments; empty: ours.
     pub program: Vec<OsString>,
-    /// What the program prints if its result is right; none: its exit code says it.
+    /// Output of the program if its result is right; none: its exit code says it.
     pub expect: Option<String>,
     /// A run of the person's program that takes longer is ended.
     pub run_seconds_max: u64,
@@ -79,16 +79,16 @@ impl Default for PeriodicFreezeOptions {
     }
 }
 
-/// What the runs have given.
+/// Results of the runs.
 #[derive(Default)]
 struct Runs {
-    /// What one unit of work took in each run without freezes, and in each with them: seconds of the whole run, or of a round.
+    /// Time of one unit of work in each run without freezes, and in each with them: seconds of the whole run, or of a round.
     plain: Vec<f64>,
     frozen: Vec<f64>,
     /// How long the runs with freezes have lasted.
     frozen_seconds: f64,
     ports: Vec<ports::Port>,
-    /// What went wrong.
+    /// Descriptions of the failures.
     problems: Vec<String>,
     /// Whether every result was right so far.
     verified: bool,

@@ -1,4 +1,4 @@
-//! What the provider leaves of each port that was frozen.
+//! The provider's file about each port that was frozen.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::mpi::MpiError;
 
-/// What one port has measured: a file of the provider's.
+/// Measurements of one port: a file of the provider's.
 #[derive(Clone, Deserialize, Default, Debug)]
 pub(super) struct Port {
     pub(super) rank: Option<u32>,
@@ -41,7 +41,7 @@ impl Folder {
         &self.0
     }
 
-    /// All ports of the run; else what cannot be read.
+    /// Reads all ports of the run; fails with the name of a file that cannot be read.
     pub(super) fn read(&self) -> Result<Vec<Port>, String> {
         let files = std::fs::read_dir(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))?;
         let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();

@@ -1,4 +1,4 @@
-//! What `bench freeze --mpi` prints.
+//! The report of `bench freeze --mpi`.
 
 use std::fmt;
 
@@ -93,7 +93,7 @@ pub struct PeriodicFreezeReport {
     pub bench: &'static str,
     /// Where it was measured.
     pub machine: Machine,
-    /// What ran.
+    /// The program that ran.
     pub program: String,
     /// Processes.
     pub processes: u32,
@@ -126,7 +126,7 @@ pub struct PeriodicFreezeReport {
     pub all: RankRow,
     /// By rank; empty if the launcher does not give ranks their numbers.
     pub ranks: Vec<RankRow>,
-    /// What went wrong; empty if all is well.
+    /// Descriptions of the failures; empty if all is well.
     pub problems: Vec<String>,
 }
 

@@ -79,7 +79,7 @@ fn parity() {
     }
 }
 
-/// What a row of an encoding from end to end has.
+/// Fields of a row of an encoding from end to end.
 const ENCODING: [&str; 20] = [
     "nodes",
     "rails",
@@ -157,13 +157,13 @@ fn busiest_of_two_rails() -> f64 {
     assert!((busiest(&rows[0]) - 1.0).abs() < 1e-9, "{}", rows[0]);
     let share = busiest(&rows[1]);
     assert!((0.5..1.0).contains(&share), "both carry some: {}", rows[1]);
-    // What is not shared is marked as not to be counted.
+    // An uneven share is marked as not to be counted.
     assert!(share < 0.56 || rows[1]["machine_limited"] == true, "{}", rows[1]);
     share
 }
 
-// By what went over each rail. On a busy machine frames of one rail are missed while their receiver is off its processor; then that rail is passed over
-// for 10 ms (R24), of an encoding that takes some 40. So not every encoding has even shares, but where rails take turns one of a few has.
+// Measured by the frames over each rail. On a busy machine frames of one rail are missed while their receiver is off its processor. Then that rail is
+// passed over for 10 ms (R24), of an encoding that takes some 40. So not every encoding has even shares, but where rails take turns one of a few has.
 #[test]
 fn parity_over_several_rails() {
     const ENCODINGS: usize = 8;
@@ -174,7 +174,7 @@ fn parity_over_several_rails() {
     }
 }
 
-/// What `all` measures of groups, in its small form.
+/// Takes the group figures of `all`, in their small form.
 #[test]
 fn figures_that_are_kept_can_be_taken() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -423,7 +423,7 @@ fn an_interrupted_bench_leaves_no_process() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the bench starts");
-    // What takes longer than some seconds says how far it is.
+    // A bench that takes longer than some seconds prints its progress.
     let began = Instant::now();
     let mut line = String::new();
     BufReader::new(bench.stderr.take().expect("a pipe")).read_line(&mut line).expect("a line");

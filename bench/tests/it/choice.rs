@@ -1,4 +1,4 @@
-//! What the cost model chooses, beside all shapes at the same point.
+//! The cost model's choice, beside all shapes at the same point.
 
 use std::process::Command;
 

@@ -118,7 +118,7 @@ fn every_damaged_byte_is_found_and_its_packet_named() {
                 words.chain(listed.damaged.iter().map(|(_, error)| error.to_string())).collect();
             assert!(words.iter().all(|words| words.contains(named) || words.contains(&hangs)), "{words:?}");
             packets += usize::from(words.iter().any(|words| words.contains("packet ")));
-            // What is damaged is never brought back as if it were right.
+            // A damaged copy is never brought back as if it were right.
             for copied in &listed.copies {
                 let restored = restore_into(&copies, copied, JobDirectory::attach(Disk::default(), JOB));
                 let is_damaged = found.iter().any(|found| found.generation == copied.generation);

@@ -122,7 +122,7 @@ fn a_crash_while_a_copy_is_brought_back_leaves_a_directory_that_can_be_filled_ag
             let mut random = Random(operations << 8 | seed | 1 << 40);
             disk.hold().crash(&mut |bound| if seed == 0 { 0 } else { random.below(bound) });
             let mut directory = store::JobDirectory::attach(disk, crate::common::JOB);
-            // What counts as committed is whole.
+            // A generation that counts as committed is whole.
             let newest = directory.newest_restorable(store::job::Depth::Everything).unwrap();
             assert_eq!(newest.refused, []);
             crate::common::restore_into(&copies, &copied, directory).unwrap();

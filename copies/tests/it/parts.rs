@@ -34,7 +34,7 @@ fn copy(
     })
 }
 
-/// What a host does that sees `place`.
+/// The work of a host that sees `place`.
 fn pack(
     job: &Job,
     place: &dyn Target,

@@ -11,7 +11,7 @@ use copies::{Copies, CopyError, Entry, Folder, Report, Target, Writing};
 use store::packets::Source;
 use store::{JobDirectory, Storage as _, StorageError};
 
-/// A place that notes what a report says whenever it is asked for something.
+/// A place that notes the report's answer at each request.
 struct Noting {
     place: Folder<Disk>,
     report: Arc<Report>,
@@ -108,7 +108,7 @@ fn so_often(times: u64) -> (Report, Arc<AtomicU64>) {
     (Report::told_to(move |_| counted.fetch_add(1, Ordering::Relaxed) < times), asked)
 }
 
-// Wherever it is stopped, also while it reads what is there already.
+// At any point, also while it reads the files that are there already.
 #[test]
 fn a_fetch_ends_where_somebody_wants_it_to_and_leaves_whole_files_alone() {
     let mut job = Job::new();
@@ -146,7 +146,7 @@ fn a_fetch_ends_where_somebody_wants_it_to_and_leaves_whole_files_alone() {
         assert!(names.iter().all(|entry| !entry.name.ends_with(".tmp")), "{names:?}");
         match stopped {
             Err(CopyError::Stopped) => {}
-            // What the place answered last was answered, and all was there.
+            // The place had given its last answer, and all was there.
             Ok(_) => assert!(times + 8 > while_brought, "{times} of {while_brought}"),
             Err(error) => panic!("{error}"),
         }

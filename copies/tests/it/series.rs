@@ -330,14 +330,14 @@ fn job_of(generations: u32) -> (Job, Vec<GenerationId>) {
 fn a_whole_copy_comes_after_so_many_and_after_so_much() {
     let (mut job, ids) = job_of(12);
     let whole = |job: &Job, disk: &Disk, ids: &[GenerationId]| -> Vec<u32> {
-        // What is removed meanwhile counts as well.
+        // Copies that are removed meanwhile count as well.
         let copies =
             ids.iter().map(|id| job.copy(disk, *id, 1, Rules { files_max: 8, ..ADAPTIVE }).unwrap().copied);
         copies.filter(|copy| copy.upon.is_none()).map(|copy| copy.generation.epoch.0).collect()
     };
     job.whole_every = 4;
     assert_eq!(whole(&job, &Disk::default(), &ids), [1, 6, 11]);
-    // Records of before say nothing of it: what is there counts.
+    // Records of before do not have it: then the copies that are there count.
     let disk = Disk::default();
     for id in &ids[..5] {
         job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
@@ -377,7 +377,7 @@ fn a_copy_costs_what_has_changed() {
         let copied = job.copy(&disk, *id, 2, Rules { files_max: 8, ..ADAPTIVE }).unwrap().copied;
         bases.push(copied.upon.map(|upon| upon.generation.epoch.0));
     }
-    // 20 pages more each time: the third delta has thrice what is new, so it is the next base.
+    // 20 pages more each time: the third delta has thrice the new pages, so it is the next base.
     assert_eq!(bases, [None, Some(1), Some(1), Some(1), Some(4), Some(4)]);
     // Nothing has changed: no page at all, although the image is a whole one now.
     let same = job.checkpoint(7, true);
@@ -484,7 +484,7 @@ fn a_copy_whose_base_was_removed_by_others_is_not_used_and_goes_with_the_next_on
     assert!(listed.needs(&listed.copies[0]).is_err());
     let error = job.expect_back(&copies, &listed.copies[0]).unwrap_err();
     assert_eq!(error, CopyError::NoBase { generation: ids[1], base: ids[0] });
-    // The same generation, copied again, is not what it was made upon.
+    // The same generation, copied again, is another copy than the base.
     let written = job.copy(&disk, ids[0], 9, ADAPTIVE).unwrap();
     assert_eq!((written.removed, written.unremoved), (vec![ids[1]], None));
     let id = job.checkpoint(3, false);

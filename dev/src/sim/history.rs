@@ -56,7 +56,7 @@ pub(crate) struct ShrinkArguments {
     runs: u32,
 }
 
-/// Standard output of a trace: whoever reads it may have seen enough and gone.
+/// Standard output of a trace: its reader may have seen enough and gone.
 struct TraceOutput<'a> {
     out: io::StdoutLock<'a>,
     gone: bool,

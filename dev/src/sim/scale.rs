@@ -27,7 +27,7 @@ pub(crate) struct ScaleArguments {
     checkpoints: u32,
 }
 
-/// What `--help` says.
+/// The text of `--help`.
 pub(super) const HELP: &str = "\
 Count the control messages of a checkpoint, and their time, beside a coordinator that flushes.
 

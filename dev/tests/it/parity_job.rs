@@ -64,11 +64,11 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
         assert!(times.is_sorted() && times[0] > 0.0 && times[1] < times[2], "{row}");
         assert!(row["checkpoint"] == "first" || row["checkpoint"] == "next", "{row}");
         assert!(row["machine_limited"].is_boolean() && row["scheme"] == "xor", "{row}");
-        // All of its memory, and what else a process has.
+        // All of its memory, and the rest of a process's state.
         let memory = f64::from(4 << 20);
         assert!((1.0..1.5).contains(&(number("image_bytes") / memory)), "{row}");
         assert!((0.9..1.5).contains(&(number("sent_bytes") / memory)), "{row}");
-        // Below the limits: what a burst lets through at once is a few percent of that.
+        // Below the limits: the amount that a burst lets through at once is a few percent of that.
         assert!(number("seconds") > 0.9 * number("sent_bytes") / 20e6, "{row}");
         let through_disk = number("read_bytes") + number("written_bytes");
         assert!(number("seconds") > 0.9 * through_disk / 40e6, "{row}");
@@ -76,7 +76,7 @@ fn checkpoints_of_jobs_are_measured_from_the_order_to_the_commit() {
         assert!(times[1] > 0.9 * number("image_bytes") / 40e6, "{row}");
         assert!(number("cores_used") > 0.0 && number("link_alone_s") > 0.0 && number("disk_alone_s") > 0.0);
     }
-    // Beside what the next one changes lies what was there before it.
+    // The next one's changes lie beside the data from before it.
     let read = |row: usize| rows[row]["read_bytes"].as_u64().expect("a number");
     assert!(read(1) > read(0) * 3 / 2 && read(3) > read(2) * 3 / 2, "{report}");
     let drawn = std::fs::read_to_string(svg).expect("a chart");
@@ -136,7 +136,7 @@ fn measuring(folder: &Path) -> (Child, u32) {
     (bench, launchers[0])
 }
 
-/// Who gets a signal.
+/// Receivers of a signal.
 enum To {
     /// All that belong to a terminal's foreground.
     Terminal,

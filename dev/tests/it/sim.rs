@@ -1,4 +1,4 @@
-//! `stillwire-dev sim` as a person uses it: histories that repeat, scenarios in files, reductions, and what is said of bad input.
+//! `stillwire-dev sim` as a person uses it: histories that repeat, scenarios in files, reductions, and the errors of bad input.
 
 use std::fs;
 use std::process::Stdio;

@@ -24,7 +24,7 @@ use crate::shape::Shape;
 use crate::windows::{Share, Windows, pages_of};
 use crate::writer::{self, failed};
 
-/// What a member has said of an encoding.
+/// A member's message about an encoding.
 pub(super) enum Early {
     Content {
         generation: GenerationId,
@@ -158,7 +158,7 @@ impl EncodeWorker {
         }
     }
 
-    /// What another member says of an encoding, now or ahead of its time.
+    /// Handles another member's message about an encoding, now or ahead of its time.
     pub(super) fn content(&mut self, member: usize, said: Early) {
         let begun = self.encoding().filter(|encoding| !encoding.has_reported(member));
         let now = begun.is_some_and(|encoding| encoding.generation == said.generation());
@@ -247,7 +247,7 @@ impl EncodeWorker {
         }
     }
 
-    /// The facts known when an encoding begins: which pages may have changed, limits, and what the last encoding found.
+    /// The facts known when an encoding begins: the pages that may have changed, limits, and the rate that the last encoding found.
     #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^52")]
     fn conditions(&self, pages: u64, changed: u64) -> Conditions {
         let limits = self.settings.limits;
@@ -340,7 +340,7 @@ impl EncodeWorker {
             return;
         };
         encoding.progress = Instant::now();
-        // Only what may come is received, and that is nothing before the round has begun.
+        // Only accepted strips are received, and none is accepted before the round has begun.
         let Some(pipeline) = &mut encoding.pipeline else { return };
         if let Err(misplaced) = pipeline.received(from, &strips) {
             self.nonsense(from, misplaced.to_string());
@@ -357,7 +357,7 @@ impl EncodeWorker {
         }
     }
 
-    /// Does what can be done next.
+    /// Does the next steps of the encoding that are possible.
     pub(super) fn go_on(&mut self) {
         let (attempt, group) = (self.attempt, &self.settings.group);
         let Current::Encoding(encoding) = &mut self.current else { return };
@@ -432,7 +432,7 @@ impl EncodeWorker {
         self.events.push(Event::Protected { generation: encoding.generation, statistics });
     }
 
-    /// Looks whether those who are waited for are alive.
+    /// Checks that the awaited members are alive.
     fn watch(&mut self) {
         let (now, patience, me) = (Instant::now(), self.settings.patience, self.me);
         let (Current::Encoding(encoding), Some(messenger)) = (&mut self.current, &mut self.messenger) else {

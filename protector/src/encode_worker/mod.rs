@@ -44,7 +44,7 @@ pub(crate) enum Task {
     End,
 }
 
-/// What is under way.
+/// The work under way.
 enum Current {
     Nothing,
     /// A generation is given up.
@@ -92,7 +92,7 @@ pub(crate) struct EncodeWorker {
     /// Of other members, by member: how many the reader has not answered.
     questions_of: Vec<usize>,
     asked: u64,
-    /// When those who are asked were asked whether they live.
+    /// Last time at which awaited members were asked whether they are alive.
     asked_alive: Instant,
     /// Bytes per second that the last long encoding sent.
     link_seen: Option<f64>,
@@ -187,7 +187,7 @@ impl EncodeWorker {
                 messenger.send();
                 timeout = messenger.due().map_or(timeout, |due| due.min(timeout));
             }
-            // It never rests: others wait for its answers. What it has used the others rest for.
+            // It never rests: others wait for its answers. The other threads rest for its processor time as well.
             let _ = meter.count();
             match &self.messenger {
                 Some(messenger) => self.tasks.wait(timeout, messenger.seen()),
@@ -306,7 +306,7 @@ impl EncodeWorker {
         let messenger = self.messenger.as_mut().filter(|messenger| messenger.life() == life);
         let messenger = messenger.ok_or(ProtectorError::NotOpen { node, life, open })?;
         messenger.links().meet(&self.settings, addresses)?;
-        // What is said first shows how far the others are, before that is asked for.
+        // The first message shows how far away the others are, before an encoding needs to know it.
         self.say_to_all(GenerationId { life, epoch: Epoch(0) }, &Body::Alive);
         Ok(())
     }
@@ -389,7 +389,7 @@ impl EncodeWorker {
         }
     }
 
-    /// Something of a member that cannot be used: what is under way with it fails, and nothing else.
+    /// A member's message cannot be used: the work under way with that member fails, and nothing else.
     fn nonsense(&mut self, from: usize, reason: String) {
         self.drop_questions(|question| (question.to == from).then(|| reason.clone()));
         self.fail(ProtectorError::Message { peer: self.node(from), reason });

@@ -44,7 +44,7 @@ impl EncodeWorker {
         Ok(())
     }
 
-    /// What the writer reads, writes or asks next fails.
+    /// Ends the repair: the writer's next read, write or question fails.
     pub(super) fn end_repair(&mut self, by: &'static str) {
         if let Current::Repair(repair) = &mut self.current {
             repair.ended = Some(by);

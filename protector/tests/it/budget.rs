@@ -1,4 +1,4 @@
-//! What a protector may use of the processors, as the system counts it. A file of its own: nothing else may run in this process.
+//! The limit of a protector's processor time, as the system counts it. A file of its own: nothing else may run in this process.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn used() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("a clock").into()
 }
 
-/// Protects a generation of that life: what a node used of the processors, as the system says and as its protector does, and for how long.
+/// Protects a generation of that life. Returns a node's processor time, by the system's count and by its protector's, and the elapsed time.
 fn measured(cluster: &Cluster, counter: u32) -> (Duration, Duration, Duration) {
     let id = GenerationId { life: life(counter), epoch: Epoch(counter) };
     cluster.write_images(id);
@@ -29,7 +29,7 @@ fn measured(cluster: &Cluster, counter: u32) -> (Duration, Duration, Duration) {
     (of_all / nodes, Duration::from_secs_f64(counted) / nodes, elapsed)
 }
 
-// Both sides are processor time: a machine that does something else makes what is allowed longer, not what is used.
+// Both sides are processor time: other work of the machine makes the allowed time longer, not the used one.
 #[test]
 fn a_tenth_of_a_core_is_not_exceeded() {
     let mut cluster = Cluster::new(Plan::new(NODES, 1, BYTES));

@@ -19,7 +19,7 @@ fn the_first_encoding_of_far_nodes_goes_straight() {
     };
     let plan = Plan { unit_pages: 16, faults: vec![faults], limits, ..Plan::new(4, 1, 1 << 20) };
     let cluster = Cluster::new(plan);
-    // What they say when they meet is on its way, and perhaps once more: the first probes go before it can be answered.
+    // Their first messages when they meet are on their way, and perhaps once more: the first probes leave before an answer can arrive.
     std::thread::sleep(20 * WAY);
     cluster.write_images(generation(1, 1));
     for found in cluster.protect(generation(1, 1), None) {

@@ -1,4 +1,4 @@
-//! What goes wrong costs one encoding, with a reason, and nothing else.
+//! A failure costs one encoding, with a reason, and nothing else.
 
 use std::time::Duration;
 

@@ -115,7 +115,7 @@ fn a_checkpoint_goes_before_repairs() {
             "{event:?}"
         );
     }
-    // What was begun is done again.
+    // The repairs that had begun are done again.
     let mut cluster = cluster;
     cluster.limit(|_| Limits::default(), 4);
     cluster.repair(&[0], id).remove(0).expect("one may be lost");

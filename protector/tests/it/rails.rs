@@ -66,7 +66,7 @@ fn a_network_that_loses_everything_costs_no_encoding() {
 
 #[test]
 fn a_node_without_one_of_its_networks_uses_the_other() {
-    // Nodes 0 and 1 have no network in common: what goes between them goes from one to the other, as on hosts that route.
+    // Nodes 0 and 1 have no network in common: frames between them go from one network to the other, as on hosts that route.
     let (_cluster, statistics) = protect(Plan { cut_off: vec![(0, 0), (1, 1)], ..plan(["", ""]) });
     for (node, found) in statistics.iter().enumerate() {
         let uses = [found.rail_frames[0] > 0, found.rail_frames[1] > 0];

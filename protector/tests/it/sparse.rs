@@ -1,4 +1,4 @@
-//! What little has changed costs little: by the protectors' own counters.
+//! Small changes cost little: by the protectors' own counters.
 
 use crate::cluster::{Cluster, Plan, generation};
 use protector::{Event, Request, Shape, Statistics};
@@ -17,7 +17,7 @@ fn costs(statistics: &[Statistics]) -> [u64; 4] {
     ]
 }
 
-/// Protects images as a whole, then deltas over them with 1, 10 and 100 percent of their pages; what each of the four costs.
+/// Protects images as a whole, then deltas over them with 1, 10 and 100 percent of their pages; returns the cost of each of the four.
 fn protected(shape: Shape) -> [[u64; 4]; 4] {
     let cluster = Cluster::new(Plan { shape: Some(shape), ..Plan::new(4, 1, PAGES * PAGE_BYTES) });
     let whole = generation(1, 1);
@@ -51,7 +51,7 @@ fn few_changed_pages_cost_few_messages_and_few_bytes_by_every_shape() {
             );
             assert!(few[at] * 25 < whole[at], "{shape}: {what}: {few:?} for 1 %, {whole:?} for all");
         }
-        // All nodes send at most what one window takes: 4 flows by 3 hops.
+        // All nodes together send at most the messages of one window: 4 flows by 3 hops.
         let windows = if shape == Shape::Pipeline { 5 } else { 1 };
         assert!(few[0] <= windows * 12, "{shape}: {} messages for 1 %, {} for all", few[0], whole[0]);
     }

@@ -1,4 +1,4 @@
-//! What a node believes the time to be: skewed, and sometimes jumping.
+//! A node's clock: skewed, and sometimes jumping.
 
 use super::queue::Nanos;
 use transport::Instant;
@@ -21,7 +21,7 @@ impl Clock {
         Clock { offset: i64::try_from(start_ns).unwrap_or(i64::MAX / 2), drift }
     }
 
-    /// What the clock shows at `world`.
+    /// The clock's time at `world`.
     #[must_use]
     #[inline]
     pub fn read(&self, world: Nanos) -> Instant {
@@ -60,7 +60,7 @@ mod tests {
                 let now = 123_456_789;
                 let deadline = Instant::from_nanos(clock.read(now).as_nanos() + left);
                 let at = clock.when(deadline, now);
-                // The inverse of the drift is taken to first order; what is missing is below drift^2.
+                // The inverse of the drift is taken to first order; the error is below drift^2.
                 let early = deadline.as_nanos().saturating_sub(clock.read(at).as_nanos());
                 assert!(early <= 1 + left / 10_000_000, "drift {drift} left {left}: {early} early");
             }

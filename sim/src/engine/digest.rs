@@ -7,7 +7,7 @@ use core::fmt;
 
 use super::random::mix;
 
-/// What has happened so far, as a number.
+/// All events so far, as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Digest(u64);
 

@@ -1,4 +1,4 @@
-//! The event queue: what happens next in virtual time, ties in the order in which they were scheduled.
+//! The event queue: the next events in virtual time, ties in the order in which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -4,7 +4,7 @@ use core::fmt::{self, Write as _};
 
 use super::queue::Nanos;
 
-/// What the columns and words of a trace mean; printed above each trace.
+/// Meaning of a trace's columns and words; printed above each trace.
 pub const LEGEND: &str = "\
 # time(us) who      what
 # who: r2 rank 2 (one process), k1 keeper of node 1, c coordinator, net the network, disk the storage, plan the faults

@@ -9,7 +9,7 @@ use transport::{FrozenPort, Port, PortConfig};
 
 use super::Violation;
 
-/// The judge: what one port of a job may hold.
+/// The judge of the bounds on one port of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundsJudge {
     links: u64,
@@ -20,7 +20,7 @@ pub struct BoundsJudge {
     posted: u64,
 }
 
-/// What, how much was found, how much there may be.
+/// Name, found amount, and limit of a bounded quantity.
 type Found = (&'static str, u64, u64);
 
 impl BoundsJudge {
@@ -30,7 +30,7 @@ impl BoundsJudge {
         let links = u64::from(ranks);
         BoundsJudge {
             links,
-            // R17: beyond the bound a peer may still send what it was promised before.
+            // R17: beyond the bound a peer may still send as much as it was promised before.
             unexpected_bytes: config.unexpected_bytes_max as u64
                 + links * u64::from(config.link_window_bytes),
             unexpected_entries: config.unexpected_entries_max as u64 * (4 + links) / 4,
@@ -40,7 +40,7 @@ impl BoundsJudge {
         }
     }
 
-    /// A port between two steps: what can be asked at any time for nothing.
+    /// Checks a port between two steps, by figures that cost nothing to read at any time.
     ///
     /// # Errors
     /// The first bound that does not hold.

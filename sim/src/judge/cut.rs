@@ -1,7 +1,7 @@
 //! A consistent cut: no orphan, no loss.
 //!
-//! Two independent counts are compared for each committed generation: messages (what programs handed over and were given, by
-//! this judge's own books) and frames (what the port sections of the images say about both ends of each link).
+//! Two independent counts are compared for each committed generation. Messages: those that programs handed over and were given, by this judge's own
+//! books. Frames: the counts of both ends of each link in the port sections of the images.
 
 use super::{Generation, Violation};
 use crate::workload::Script;

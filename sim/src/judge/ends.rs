@@ -17,7 +17,7 @@ struct LinkLeft {
     counted: u64,
 }
 
-/// The judge: what the ports of the ranks that have ended well were like.
+/// The judge of the final ports of the ranks that have ended well.
 #[derive(Debug)]
 pub struct EndsJudge {
     /// `None`: it runs, or was killed when everybody had finished, or never ran.

@@ -1,4 +1,4 @@
-//! Judges: they watch a history from outside and say what must never be.
+//! Judges: they watch a history from outside and report forbidden events.
 //!
 //! A judge keeps its own books. It gets observations from the edge between programs and machines (a message handed
 //! over, a cut taken, a commit record durable) and never asks the machines whether all is well.
@@ -24,7 +24,7 @@ use transport::PortConfig;
 
 use crate::workload::Script;
 
-/// Violations that are kept of one history: the first says what happened, a few more how it went on.
+/// Violations that are kept of one history: the first is the failure, the next few are its consequences.
 const VIOLATIONS_MAX: usize = 8;
 
 /// The name of a generation in the judges' books: the world's number of the life, and the epoch.
@@ -77,7 +77,7 @@ impl Judges {
         }
     }
 
-    /// Notes what a check found, if anything.
+    /// Notes a check's violation, if it found one.
     pub fn check(&mut self, found: Result<(), Violation>) {
         if let Err(violation) = found {
             self.report(violation);
@@ -90,7 +90,7 @@ impl Judges {
         self.check(found);
     }
 
-    /// What was found so far.
+    /// The violations found so far.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.violations

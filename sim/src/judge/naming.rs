@@ -2,7 +2,7 @@
 
 use super::{Generation, Violation};
 
-/// The judge: it hears which checkpoints begin and which are given up.
+/// The judge: it records which checkpoints begin and which are given up.
 #[derive(Debug, Default)]
 pub struct NamingJudge {
     newest: Option<Generation>,

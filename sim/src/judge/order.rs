@@ -7,7 +7,7 @@
 use super::{Generation, Violation};
 use crate::workload::script::{Script, Style, round_and_index};
 
-/// What arrived at one process: for each message of its streams the receive that took it, plus one; 0 if it has not arrived.
+/// Arrivals at one process: for each message of its streams the receive that took it, plus one; 0 if it has not arrived.
 type Book = Vec<u32>;
 
 /// The judge. See the module.
@@ -143,7 +143,7 @@ impl OrderJudge {
         saved.map(|(_, _, book)| book)
     }
 
-    /// What `rank` had received at its cut for `generation` on one stream: highest number plus one.
+    /// Messages that `rank` had received at its cut for `generation` on one stream: highest number plus one.
     #[must_use]
     pub fn received_at_cut(&self, rank: u32, generation: Generation, from: u32, port: u32) -> Option<u32> {
         let book = self.find(rank, generation)?;

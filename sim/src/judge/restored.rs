@@ -49,8 +49,7 @@ impl RestoredJudge {
         self.perhaps = Some(generation);
     }
 
-    /// A life is about to begin from `restore`: what became of a commit record that may or may not have been written is
-    /// known from now on. True if it was.
+    /// A life is about to begin from `restore`: this settles whether a commit record in doubt was written. True if it was.
     pub fn decided(&mut self, restore: Option<Generation>) -> bool {
         let perhaps = self.perhaps.take();
         perhaps.is_some() && perhaps == restore
@@ -71,8 +70,7 @@ impl RestoredJudge {
     /// `rank` runs in life number `life` from an image of `generation` with content `digest`; `None`: from its start.
     ///
     /// # Errors
-    /// If that is not what it captured, not committed, older than the newest commit, or not what the others of the life
-    /// were given.
+    /// If that is not the content of its capture, not committed, older than the newest commit, or not the generation of the life's other ranks.
     pub fn restored(
         &mut self,
         rank: u32,

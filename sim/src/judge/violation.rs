@@ -1,4 +1,4 @@
-//! What can be wrong with a history.
+//! The violations that a history can have.
 
 use core::any::Any;
 use core::fmt;
@@ -82,7 +82,7 @@ impl Violation {
     /// The kind, as reports spell it.
     #[must_use]
     pub fn kind(&self) -> String {
-        // The variant's name begins what `Debug` writes; reports have it in small letters.
+        // The output of `Debug` begins with the variant's name; reports have it in small letters.
         let text = format!("{self:?}");
         let name = text.split(|symbol: char| !symbol.is_alphanumeric()).next().unwrap_or_default();
         let mut kind = String::with_capacity(name.len() + 2);
@@ -108,7 +108,7 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, all fields: the names say what they mean.
+        // One line, all fields: the names explain the values.
         write!(f, "{self:?}")
     }
 }

@@ -25,13 +25,13 @@ pub struct NetworkConditions {
     pub jitter_ns: u32,
 }
 
-/// What a receiving NIC can notice by itself, as a UDP checksum or an Ethernet CRC would.
+/// Damage that a receiving NIC can notice by itself, as a UDP checksum or an Ethernet CRC would.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checksum {
-    /// The NIC drops every damaged frame: nothing above protects itself.
+    /// The NIC drops every damaged frame: the layers above carry no protection of their own.
     #[default]
     WholeFrame,
-    /// The NIC drops frames with a damaged payload: what is above protects only heads of so many bytes.
+    /// The NIC drops frames with a damaged payload: the layers above protect only heads of so many bytes.
     BehindHead(u32),
     /// Damaged frames arrive as they are.
     None,

@@ -22,7 +22,7 @@ use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES, NIC_SEND_FRAMES};
 /// First bytes of a simulated address: kind and version.
 const ENCODING: [u8; 2] = [0x51, 1];
 const EXPECTED: &str = "an address of a NIC in the same simulated world";
-/// ENODEV: what the kernel says of a NIC that has gone.
+/// ENODEV: the kernel's error for a NIC that has gone.
 const DEVICE_GONE: Errno = Errno(19);
 
 /// Number of a NIC in its world; numbers are never used again.
@@ -380,7 +380,7 @@ impl Driver for SimNic {
 
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
         self.alive(Operation::Drain)?;
-        // What was not flushed never reached the NIC: it is dropped here, but counted as complete only in its turn.
+        // Frames that were not flushed never reached the NIC: they are dropped here, but counted as complete only in their turn.
         for number in self.flushed..self.staged {
             let slot = &mut self.slots[slot_of(number, NIC_SEND_FRAMES)];
             self.counters.lost_drained += u64::from(slot.leaves);

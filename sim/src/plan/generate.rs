@@ -1,7 +1,7 @@
 //! Drawing a plan from a seed.
 //!
-//! Every kind of fault occurs in more than one history of twenty, most histories have several, and a few have none beyond
-//! the one crash that each must have: what goes wrong in a calm network must be found too.
+//! Every kind of fault occurs in more than one history of twenty, most histories have several. A few have none beyond the one crash that each must
+//! have, so that faults of a calm network are found too.
 
 use super::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
@@ -235,7 +235,7 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
     }
 }
 
-/// What was committed cannot be read when the first crash is recovered from.
+/// Makes committed generations unreadable while the first crash is recovered from.
 fn unreadable(random: &mut Random, plan: &mut Plan) {
     let is_crash = |step: &&Step| matches!(step.action, Action::CrashProcess(_) | Action::CrashNode { .. });
     let crash = plan.steps.iter().find(is_crash).map(|step| step.when);

@@ -129,7 +129,7 @@ pub enum Action {
         /// No room, instead of a broken device.
         full: bool,
     },
-    /// No committed generation can be read for a while, as when too many nodes are away: what there is, is known all the same.
+    /// No committed generation can be read for a while, as when too many nodes are away; the generations that exist are known all the same.
     Unreadable {
         /// For how long.
         lasts: Nanos,
@@ -179,7 +179,7 @@ pub enum Auth {
     Full,
 }
 
-/// What a history must have had before its program may end: until then the program goes on with further rounds.
+/// Events that a history must have had before its program may end: until then the program goes on with further rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Floors {
     /// Frames that reached a port.
@@ -211,7 +211,7 @@ pub struct Plan {
     pub auth: Auth,
     /// Bytes of the largest frame.
     pub frame_bytes_max: u32,
-    /// What must have happened before the program may end.
+    /// Events that must have happened before the program may end.
     pub floors: Floors,
     /// Messages of the program, at least.
     pub messages_min: u32,
@@ -237,7 +237,7 @@ pub struct Plan {
     pub pause_ns_max: Nanos,
     /// Drift of each node's clock, see [`crate::engine::clock::Clock`].
     pub drift: [i64; crate::limits::RANKS_MAX],
-    /// What happens.
+    /// The planned events.
     pub steps: Vec<Step>,
 }
 

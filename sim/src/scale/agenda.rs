@@ -1,4 +1,4 @@
-//! What happens next in a large job: like [`crate::engine::queue`], but with a class between time and order.
+//! The next events of a large job: like [`crate::engine::queue`], but with a class between time and order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

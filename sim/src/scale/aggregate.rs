@@ -4,13 +4,13 @@
 //! arrives a latency later, where c is the cost of a marker. A rank takes messages in the order in which they arrive, c
 //! each. So everything follows from the times at which the ranks begin, and only few markers need to be looked at one
 //! by one: those that come before the rank's own command, and those that come after it has sent its last marker. All
-//! others wait in between, and a rank that works through a queue without a pause takes c for each of them, in whatever
-//! order they came.
+//! others wait in between, and a rank that works through a queue without a pause takes c for each of them, regardless
+//! of their order.
 
 use super::costs::{LATENCY_NS, MARKER_BYTES, message_ns};
 use crate::engine::queue::Nanos;
 
-/// What a marker costs at each end.
+/// Cost of a marker at each end.
 const MARKER_NS: Nanos = message_ns(MARKER_BYTES);
 
 /// The markers of one checkpoint.

@@ -1,4 +1,4 @@
-//! What things cost in virtual time. The same for both sides; where it is unfair, it favours the flush.
+//! Costs in virtual time. The same for both sides; where they are unfair, they favour the flush.
 //!
 //! - A party (coordinator, keeper, rank) has one processor. A message costs its sender and its receiver
 //!   [`MESSAGE_NS`] and [`BYTES_PER_NS`] each, one after the other, and travels for [`LATENCY_NS`]. Networks have no
@@ -24,7 +24,7 @@ pub const RECORD_NS: Nanos = MILLI;
 /// Bytes of a marker: head of a control frame, kind, epoch, rank.
 pub const MARKER_BYTES: u64 = 72 + 1 + 4 + 4;
 
-/// What a message of so many bytes costs at each end.
+/// Cost of a message of so many bytes at each end.
 #[must_use]
 pub const fn message_ns(bytes: u64) -> Nanos {
     MESSAGE_NS + bytes / BYTES_PER_NS

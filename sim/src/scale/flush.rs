@@ -6,7 +6,7 @@
 
 use transport::Epoch;
 
-/// What happens to a rank that flushes.
+/// The input of a rank that flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Input {
     /// The rank is to save itself for this epoch; its program stands still.
@@ -21,7 +21,7 @@ pub enum Input {
     },
 }
 
-/// What it wants done.
+/// The output of a rank that flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
     /// A marker to this rank.

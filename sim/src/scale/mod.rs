@@ -1,9 +1,8 @@
 //! Jobs of many thousand ranks: one checkpoint in virtual time, messages counted as the machines send them.
 //!
-//! Two coordinators are compared. Ours is the production one: [`Job`](ckpt_glue::Job), [`Keeper`](ckpt_glue::Keeper)s in a
-//! tree, [`Participant`](ckpt_glue::Participant)s, with the control frames that they would put on a wire. The other one is
-//! the same in everything, but each rank flushes its channels before it cuts ([`flush`]): what differs is the flush alone.
-//! What things cost is in [`costs`].
+//! Two coordinators are compared. Ours is the production one: [`Job`](ckpt_glue::Job), [`Keeper`](ckpt_glue::Keeper)s in a tree,
+//! [`Participant`](ckpt_glue::Participant)s, with the control frames that they would put on a wire. The other one is the same in everything, but each
+//! rank flushes its channels before it cuts ([`flush`]): only the flush differs. [`costs`] lists the costs.
 //!
 //! No faults, no data traffic, no heartbeats, and the start of the job is not counted: histories of small jobs are the place
 //! for those.
@@ -68,7 +67,7 @@ pub enum ScaleError {
     /// The configuration cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The machines did not do what they should, in a world without faults.
+    /// The machines did not work as specified, in a world without faults.
     #[error("a job of {ranks} ranks did not {what}: a bug of the machines or of this simulation")]
     Machines {
         /// Ranks of the job.
@@ -88,7 +87,7 @@ pub enum Markers {
     Aggregate,
 }
 
-/// What one checkpoint of one coordinator took.
+/// Messages and times of one checkpoint of one coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Taken {
     /// Messages sent, markers included.

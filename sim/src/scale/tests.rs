@@ -2,8 +2,8 @@ use super::*;
 
 const SETTINGS: Settings = Settings { ranks: 128, ranks_per_node: 8, fan_out: 4, checkpoints: 1 };
 
-/// The way that is taken above [`EVENTS_RANKS_MAX`] gives what the events give, to the nanosecond, for jobs of many shapes:
-/// commands that come at once or far apart, one rank on a node or all.
+/// The computation above [`EVENTS_RANKS_MAX`] gives the same result as the events, to the nanosecond, for jobs of many shapes: commands that come at
+/// once or far apart, one rank on a node or all.
 #[test]
 fn computed_markers_and_scheduled_ones_agree() {
     for (ranks, per_node, fan_out) in [

@@ -16,8 +16,8 @@
 //! The result of a history depends on every draw of the world; so a lasting scenario says `seeds 0 to 9`, and its
 //! expected result without a rule must be found with one of them.
 //!
-//! The world that runs it is as deterministic as that of a seed: the seed draws what the plan leaves open (the program's
-//! messages, which frames are lost, how long each control message takes).
+//! The world that runs it is as deterministic as that of a seed: the seed draws everything that the plan leaves open (the program's messages, which
+//! frames are lost, how long each control message takes).
 
 mod read;
 mod settings;
@@ -39,7 +39,7 @@ use crate::network::NetworkConditions;
 use crate::plan::{Auth, Floors, Mode, Plan};
 use crate::sabotage::Switch;
 
-/// What must come of a plan.
+/// The required outcome of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expectation {
     /// The rule that is taken out; `None`: all hold.
@@ -61,7 +61,7 @@ impl core::fmt::Display for Expectation {
 /// A plan and its expected result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scenario {
-    /// What must come of it; a scenario without expectations expects nothing.
+    /// The required outcomes; a scenario without expectations expects nothing.
     pub expectations: Vec<Expectation>,
     /// Histories of the plan: one for its seed, and one for each of the next ones.
     pub seeds: u32,
@@ -126,7 +126,7 @@ impl Scenario {
         (0..u64::from(self.seeds)).map(|more| Plan { seed: self.plan.seed + more, ..self.plan.clone() })
     }
 
-    /// What is expected; of a scenario that does not say, that all properties hold.
+    /// The expectations; without any in the scenario, that all properties hold.
     #[must_use]
     pub fn expected(&self) -> Vec<Expectation> {
         if self.expectations.is_empty() {
@@ -191,14 +191,14 @@ impl Expectation {
     }
 }
 
-/// What came of a plan under one expectation.
+/// The outcome of a plan under one expectation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The rule that was out.
     pub without: Option<String>,
-    /// What was expected: a kind of violation, or none.
+    /// Expected kind of violation, or none.
     pub expected: Option<String>,
-    /// It came so.
+    /// The outcome was the expected one.
     pub met: bool,
     /// Histories run until that was known.
     pub histories: u32,

@@ -119,7 +119,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
     const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
     const MODES: [(&str, Mode); 2] = [("instant", Mode::Instant), ("counted", Mode::Counted)];
     const AUTHS: [(&str, Auth); 3] = [("off", Auth::Off), ("header", Auth::Header), ("full", Auth::Full)];
-    // What the list does not have is no setting: help and errors are made of it.
+    // A name outside of the list is no setting: help and errors are made of the list.
     if name != "seed" && SETTINGS.iter().all(|setting| setting.name != name) {
         return Err(no_setting(words, name));
     }

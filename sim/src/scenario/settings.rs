@@ -5,9 +5,9 @@
 pub struct Setting {
     /// The first word of its line.
     pub name: &'static str,
-    /// What follows, where the setting is left out.
+    /// The rest of the line; the default if the setting is left out.
     pub usual: &'static str,
-    /// What it is, where the name does not say it; may have several lines, of at most 66 letters.
+    /// Explanation, where the name is not enough; may have several lines, of at most 66 letters.
     pub meaning: &'static str,
 }
 

@@ -14,9 +14,9 @@ const FOUND_LETTERS_MAX: usize = 40;
 pub struct ScenarioError {
     /// Line, from 1.
     pub line: usize,
-    /// What would have been right there.
+    /// Words that would have been right there.
     pub expected: String,
-    /// What stands there.
+    /// The words that stand there.
     pub found: String,
 }
 

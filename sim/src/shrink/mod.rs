@@ -1,8 +1,7 @@
 //! Reducing a history that fails: fewer steps, a calmer network, a smaller job, while the same kind of violation stays.
 //!
-//! Steps are taken out by delta debugging (halves first, single ones last), settings are set to the plain ones one at a
-//! time, numbers are halved; all of it again until nothing helps or the budget is used. Every candidate is run, so what
-//! comes out fails for certain.
+//! Steps are taken out by delta debugging (halves first, single ones last), settings are set to the plain ones one at a time, numbers are halved; all
+//! of it again until nothing helps or the budget is used. Every candidate is run, so the result fails for certain.
 
 mod simpler;
 
@@ -113,7 +112,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Takes what `change` makes of the best plan if it fails in the same way.
+    /// Applies `change` to the best plan, and takes the result if it fails in the same way.
     fn take_with(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
         let mut candidate = self.best.clone();
         change(&mut candidate);
@@ -213,7 +212,7 @@ mod tests {
         assert!(shrunk.steps < shrunk.steps_before, "{shrunk:#?}");
         assert_eq!(shrunk.kind, found.violations[0].kind());
         assert_eq!((shrunk.runs, shrunk.runs <= RUNS), (last, true));
-        // What is printed is the reduced plan, and it bites.
+        // The printed scenario is the reduced plan, and it fails as expected.
         let scenario = parse(&shrunk.scenario).expect("it is printed as it is read");
         assert_eq!(scenario.plan, shrunk.plan);
         let outcomes = scenario.check();

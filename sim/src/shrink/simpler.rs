@@ -1,4 +1,4 @@
-//! What is simpler: the plain setting, the smaller number, the rounder time.
+//! The order of simplicity: the plain setting, the smaller number, the rounder time.
 
 use super::Shrinker;
 use crate::engine::queue::{MICRO, Nanos};
@@ -80,7 +80,7 @@ impl Shrinker<'_> {
         self.reduce_messages();
     }
 
-    /// A shorter program; what waits for frames comes as much earlier.
+    /// A shorter program; steps that wait for frames come as much earlier.
     fn reduce_messages(&mut self) {
         while self.best.messages_min > 1 {
             let halved = |plan: &mut Plan| {

@@ -128,7 +128,7 @@ pub struct Sending {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// Saved memory that is not what was saved.
+/// Saved memory that differs from the program's save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the saved memory of a program ends or contradicts itself at byte {at}: it was damaged between cut and restart"
@@ -155,7 +155,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads what a [`Writer`] wrote.
+/// Reads the output of a [`Writer`].
 #[derive(Debug)]
 pub struct Reader<'a> {
     all: &'a [u8],

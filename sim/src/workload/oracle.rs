@@ -1,4 +1,4 @@
-//! The result of a script, computed round by round without any transport: what every history must end with.
+//! The result of a script, computed round by round without any transport: the required end of every history.
 
 use super::program::{content_digest, end_of_round, first_digest, message_data};
 use super::script::Script;

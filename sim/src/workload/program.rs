@@ -28,7 +28,7 @@ pub enum Body<'a> {
     User(u64),
 }
 
-/// What a program needs of its process: ports, by the ranks at their other ends.
+/// The process of a program: its ports, by the ranks at their other ends.
 pub trait Host {
     /// Sends to `to` over `port`. A `silent` send completes without being reported.
     ///
@@ -57,7 +57,7 @@ pub trait Host {
     ) -> Result<OpId, Refused>;
 }
 
-/// What a step of the program came to.
+/// The outcome of a program's step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// More can be done at once.
@@ -108,7 +108,7 @@ pub struct Program {
     /// Buffers of posted receives, per port.
     pub receives: Vec<ReceiveBuffers>,
     sends: Vec<Sending>,
-    /// Messages whose content was not what their data word says.
+    /// Messages whose content did not match their data word.
     pub damaged: u32,
     scratch: Vec<u8>,
 }
@@ -125,7 +125,7 @@ pub fn message_data(digest: u64, message: &Message) -> u64 {
     mix(digest ^ mix(message.tag() << 16 ^ u64::from(message.from) << 8 ^ u64::from(message.to)))
 }
 
-/// What a received message adds to the receiver's state; sums do not depend on the order of arrival.
+/// The part that a received message adds to the receiver's state; sums do not depend on the order of arrival.
 #[must_use]
 pub fn content_digest(from: u32, tag: u64, data: u64, bytes: u32) -> u64 {
     mix(data ^ mix(tag ^ u64::from(from) << 48 ^ u64::from(bytes) << 20))
@@ -171,7 +171,7 @@ impl Program {
         self.round
     }
 
-    /// What it waits for, in words.
+    /// Describes the events that it waits for.
     #[must_use]
     pub fn waits_for(&self, script: &Script) -> String {
         let outstanding = self.sends_outstanding;
@@ -370,7 +370,7 @@ impl Program {
     /// The program as it was saved.
     ///
     /// # Errors
-    /// If `saved` is not what [`Program::save`] wrote.
+    /// If [`Program::save`] did not write `saved`.
     pub fn load(saved: &[u8]) -> Result<Program, Damaged> {
         let mut reader = Reader::new(saved);
         let (rank, round, sent) = (reader.small()?, reader.small()?, reader.small()?);

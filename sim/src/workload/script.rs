@@ -1,4 +1,4 @@
-//! What the ranks of a history do, round by round: derived from the seed, known to all of them.
+//! The work of a history's ranks, round by round: derived from the seed, known to all of them.
 
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::random::{Random, mix};
@@ -20,7 +20,7 @@ pub enum Shape {
     SelfOnly,
 }
 
-/// How receives name what they want.
+/// How receives name their messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
     /// Source and tag; posted in another order than sent if `reversed`.
@@ -39,7 +39,7 @@ pub enum Style {
 pub enum Posting {
     /// Before the round's sends.
     First,
-    /// After them, and after a computation: what arrives earlier is unexpected.
+    /// After them, and after a computation: messages that arrive earlier are unexpected.
     Late,
 }
 
@@ -48,7 +48,7 @@ pub enum Posting {
 pub struct Round {
     /// Senders and receivers.
     pub shape: Shape,
-    /// How receives name what they want.
+    /// How receives name their messages.
     pub style: Style,
     /// When they are posted.
     pub posting: Posting,
@@ -258,7 +258,7 @@ impl Script {
         Message { round: number, from, to, index, bytes, from_user_buffer }
     }
 
-    /// What the n-th receive of `rank` in round number `number` asks for; `None` behind the last.
+    /// The request of `rank`'s n-th receive in round number `number`; `None` behind the last.
     #[must_use]
     pub fn nth_receive(&self, number: u32, rank: u32, n: u32) -> Option<Wanted> {
         let round = self.round(number);

@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     other: Endpoint,
     /// When the last message in each direction arrives: later ones never overtake it.
     last: [Nanos; 2],
-    /// Breaks so far: what was sent before a break is lost.
+    /// Breaks so far: messages sent before a break are lost.
     breaks: u32,
 }
 
@@ -43,7 +43,7 @@ impl World {
         (at, usize::from(self.connections[at].one != from))
     }
 
-    /// Breaks every connection of `endpoint`: what is on its way is lost.
+    /// Breaks every connection of `endpoint`: messages in flight are lost.
     pub(crate) fn break_connections(&mut self, endpoint: Endpoint) {
         for connection in &mut self.connections {
             if same(connection.one, endpoint) || same(connection.other, endpoint) {

@@ -1,4 +1,4 @@
-//! The shell of the coordinator: it carries out what the job decides.
+//! The shell of the coordinator: it carries out the job's decisions.
 
 use ckpt_glue::control::{Decision, ImageReport, Source};
 use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output};
@@ -208,7 +208,7 @@ impl World {
             self.stuck("the job ends in failure each time that it is started".to_owned());
             return;
         }
-        // What was left of the job before ends at the latest when its keepers see that their coordinator is gone.
+        // The rest of the job before ends at the latest when its keepers see that their coordinator is gone.
         let orphans =
             self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n).collect::<Vec<_>>();
         for keeper in orphans {

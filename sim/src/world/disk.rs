@@ -106,7 +106,7 @@ impl World {
                 None
             }
             Err(error @ StoreError::Unsettled { .. }) => {
-                // What is on the disk cannot be known before a restart: this launcher ends.
+                // The content of the disk cannot be known before a restart: this launcher ends.
                 trace!(self.trace, self.queue.now(), Actor::Disk, "{what}: {error}");
                 self.counts.add(Fault::DiskError);
                 self.end_launcher();
@@ -217,12 +217,12 @@ impl World {
         Some(outcome)
     }
 
-    /// What the judges call the generation that the store calls `id`.
+    /// The judges' name of the generation that the store calls `id`.
     fn judged(&self, id: store::GenerationId) -> Option<Generation> {
         self.images.iter().rfind(|(i, ..)| *i == id).map(|(_, _, generation)| *generation)
     }
 
-    /// A commit record is durable: from now on this generation must be consistent, and be what recovery goes back to.
+    /// A commit record is durable: from now on this generation must be consistent, and recovery must go back to it.
     fn judge_commit(&mut self, id: store::GenerationId) {
         let stored = |rank: u32| self.images.iter().rfind(|(i, r, _)| *i == id && r.0 == rank);
         let Some(generation) = self.judged(id) else { return };

@@ -1,4 +1,4 @@
-//! What can happen next in a world.
+//! The events of a world.
 
 use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
 use ckpt_glue::{Control, ExitStatus, GenerationId};
@@ -88,7 +88,7 @@ pub(crate) enum Task {
     ChangeRails { frame_bytes_max: u32, until: crate::engine::queue::Nanos },
     /// A message about it to a rank.
     RailMessage { process: u32, life: Life, message: Box<ckpt_glue::Message> },
-    /// What a rank answers has come.
+    /// A rank's answer has come.
     RailSaid { life: Life, rank: Rank, message: Box<ckpt_glue::Message> },
     /// A rank looks how far it is.
     RailLook { process: u32 },

@@ -1,4 +1,4 @@
-//! What a cut captures, and how it lies in an image file.
+//! The content of a cut, and its layout in an image file.
 
 use transport::{FrozenPort, OpId};
 

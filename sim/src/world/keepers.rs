@@ -17,7 +17,7 @@ use crate::trace;
 const SPAWN_MAX: Nanos = 200 * MICRO;
 /// Longest time until a keeper learns that a process has ended.
 const REAP_MAX: Nanos = 60 * MICRO;
-/// What SIGKILL leaves behind.
+/// Exit status after SIGKILL.
 pub(crate) const KILLED: ExitStatus = ExitStatus::Signal(9);
 
 /// A keeper and its shell's state.

@@ -292,7 +292,7 @@ impl World {
 
     /// A machine that panics has broken a property like any other.
     fn judge_panics(&mut self, what: impl FnOnce(&mut World)) {
-        // What the panic left half done is not looked at again: the history is over.
+        // The world may be inconsistent after a panic, but nobody looks at it again: the history is over.
         let done = catch_unwind(AssertUnwindSafe(|| what(self)));
         if let Err(panic) = done {
             self.judges.report(Violation::of_panic(&*panic));
@@ -347,7 +347,7 @@ impl World {
         self.over = true;
     }
 
-    /// What a rank waits for, in words.
+    /// Describes the events that a rank waits for.
     fn rank_waits(&self, rank: u32) -> String {
         let Some(process) = self.process_of(Rank(rank)).map(|number| &self.processes[at(number)]) else {
             return format!("rank {rank} has no process");
@@ -378,7 +378,7 @@ impl World {
         self.judge_store();
     }
 
-    /// What has happened so far, in numbers.
+    /// Counts of the events so far.
     #[must_use]
     pub fn facts(&self) -> Facts {
         Facts {
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// What has happened so far, in a line.
+    /// The events so far, in a line.
     #[must_use]
     pub fn summary(&self) -> String {
         format!(
@@ -424,7 +424,7 @@ impl World {
         self.trace.take()
     }
 
-    /// Names what has happened so far.
+    /// Digest of all events so far.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest

@@ -19,7 +19,7 @@ use crate::trace;
 /// The end of a rank that cannot raise its epoch: it could not read its peers' frames any more (R2).
 const ABORTED: ExitStatus = ExitStatus::Signal(6);
 
-/// What the ports stand still for.
+/// The reason why the ports stand still.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// A cut with an image, and a pause of so many nanoseconds.
@@ -78,12 +78,11 @@ impl World {
             }
             Purpose::Raise { epoch } => self.raise(number, epoch),
         }
-        // What the participant said after the cut has waited for it.
+        // The participant's output since the cut has waited for it.
         self.run_participant(number);
     }
 
-    /// One look at one port. A rail that dies of it is taken out, and the port quiesces on the others; `None`: a NIC kept its
-    /// buffers for too long.
+    /// One look at one port. A rail that fails in it is taken out, and the port quiesces on the others; `None`: a NIC kept its buffers for too long.
     fn drain_port(&mut self, number: u32, port_number: usize, mut freeze: Freeze) -> Option<Freeze> {
         let local = self.local_time(number);
         let rails = at(self.plan.rails);

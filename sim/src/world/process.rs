@@ -19,7 +19,7 @@ use crate::workload::{Host, Program, Refused};
 /// Never.
 pub(crate) const NEVER: Nanos = Nanos::MAX;
 
-/// What a process is doing.
+/// Activity of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// Its NICs are open, its image is being read.

@@ -1,4 +1,4 @@
-//! What a process does when it runs: take frames, let its program go on, send frames, decide when to run again.
+//! A process's turn: take frames, let its program go on, send frames, decide when to run again.
 
 use ckpt_glue::Participant;
 use drivers::Driver as _;
@@ -118,7 +118,7 @@ impl World {
         self.take_events(number);
         let mut step = self.run_program(number);
         if self.take_events(number) && step == Step::Blocked {
-            // What the program did completed at once: it waits no more.
+            // The program's operations completed at once: it waits no more.
             step = Step::Ready;
         }
         if self.processes[at(number)].phase != Phase::Running {
@@ -126,7 +126,7 @@ impl World {
             return;
         }
         let blocked = self.send_frames(number);
-        // What has left may have been what it stood for.
+        // The frames that left may have been the ones for which the program stood at its point.
         self.stands(number);
         self.rest(number, step, more_frames, blocked);
     }
@@ -186,7 +186,7 @@ impl World {
                     let Some(origin) = station.nic.next_origin() else { break };
                     let suspicion = Suspicion::of(&origin, process.life_number, process.epoch);
                     if suspicion.is_some() {
-                        // What a frame before it acknowledged is none of its effects.
+                        // Acknowledgements by an earlier frame are none of this frame's effects.
                         port.catch_up();
                     }
                     let before = suspicion.map(|_| Effect::of(port, buffers.placed));
@@ -205,7 +205,7 @@ impl World {
                 }
                 more |= station.nic.waiting() > 0 && !station.nic.is_dead();
             }
-            // As a shell: what was put off has time until the program has had its messages.
+            // As a shell: deferred work has time until the program has had its messages.
             if port.is_due(local) {
                 port.handle_timeout(local);
             }
@@ -306,7 +306,7 @@ impl World {
         Step::Ready
     }
 
-    /// Sends what may be sent. Returns when a NIC that is full now will have room ([`NEVER`] if none is full).
+    /// Sends the frames that may be sent. Returns when a NIC that is full now will have room ([`NEVER`] if none is full).
     pub(crate) fn send_frames(&mut self, number: u32) -> Nanos {
         let process = &self.processes[at(number)];
         if process.phase != Phase::Running {
@@ -364,8 +364,8 @@ impl World {
                 return (frames, again.max(queue.now() + 100));
             };
             let Some(transmit) = port.poll_transmit(local, index, lease) else { return (frames, NEVER) };
-            // R4: what could have been said before the sender's cut may be said after it, as it was. Whether it was, the
-            // judges of the cut and of order find out.
+            // R4: a frame that could have been sent before the sender's cut may be sent after it, unchanged. The judges of the cut and of order find
+            // out whether it was.
             let said = Header::parse(lease).map_or(origin.epoch, |header| header.epoch.0);
             place.nic.set_sender(FrameOrigin { epoch: origin.epoch.min(said), ..origin });
             if let Some(announced) = transmit.announced.filter(|_| plan.pulls)
@@ -431,7 +431,7 @@ impl Suspicion {
     }
 }
 
-/// What can be seen of a frame's effect from outside the port.
+/// Effects of a frame that are visible from outside the port.
 #[derive(Clone, Copy)]
 struct Effect {
     dropped: u64,

@@ -143,7 +143,7 @@ impl World {
         self.tell_change(life, Input::Ended { rank });
     }
 
-    /// A life begins: what was under way in another one is over.
+    /// A life begins: changes under way in another one are over.
     pub(crate) fn rails_of_new_life(&mut self, life: Life) {
         let other = self.change.as_ref().map(|change| change.life).filter(|of| *of != life);
         if let Some(other) = other {

@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// The rank ends because everybody has finished: what do its ports still hold?
+    /// The rank ends because everybody has finished: judges the rest that its ports still hold.
     fn judge_ends(&mut self, number: u32) {
         let local = self.local_time(number);
         let process = &mut self.processes[at(number)];
@@ -335,7 +335,7 @@ impl World {
         self.wake(number, wake);
     }
 
-    /// Gives `input` to the rank's participant and does what it wants.
+    /// Gives `input` to the rank's participant and carries out its outputs.
     pub(crate) fn tell_participant(&mut self, number: u32, input: Input) {
         let local = self.local_time(number);
         let Some(participant) = &mut self.processes[at(number)].participant else { return };
@@ -399,7 +399,7 @@ impl World {
     pub(crate) fn cut(&mut self, number: u32, epoch: Epoch) {
         let process = &mut self.processes[at(number)];
         process.epoch = epoch.0;
-        // What is captured belongs to the epoch that begins: the image's epoch is that of its generation.
+        // The captured state belongs to the epoch that begins: the image's epoch is that of its generation.
         process.frozen.iter_mut().for_each(|port| port.set_epoch(epoch));
         let generation = Generation { life: process.life_number, epoch: epoch.0 };
         let rank = process.rank;

@@ -62,7 +62,7 @@ impl Station {
         self.seen_dead = true;
     }
 
-    /// Lets the NIC report what it has read, if it is time.
+    /// Lets the NIC report the frames that it has read, if it is time.
     pub(crate) fn report_completions(&mut self, now: Nanos) {
         if self.completes_at <= now && self.nic.has_to_complete() {
             self.nic.complete_read();

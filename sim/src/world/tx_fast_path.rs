@@ -51,7 +51,7 @@ impl TxFastPath {
 }
 
 impl World {
-    /// Hands the frames of a step to the NICs. What finds no room is lost, and comes again.
+    /// Hands the frames of a step to the NICs. A frame that finds no room is lost, and retransmitted later.
     pub(super) fn send_fast_frames(&mut self, number: u32, frames: Vec<FastFrame>) {
         let of = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let rails = of(self.plan.rails);

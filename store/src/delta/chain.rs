@@ -206,7 +206,7 @@ impl<R: Source + Sync> Chain<R> {
         Ok(self.newest().facts().name)
     }
 
-    /// Writes what of a packet no newer layer has.
+    /// Writes the blocks of a packet that no newer layer has.
     fn restore_packet(
         &self,
         layer: usize,

@@ -16,7 +16,7 @@ pub enum DeltaError {
         "a {what} was expected, which says {expected:02x?}, here is {found:02x?}; it is damaged, cut off, or another kind of file"
     )]
     NotThis { what: &'static str, expected: [u8; 4], found: [u8; 4] },
-    /// Too short to hold what every delta has.
+    /// Shorter than the parts that every delta has.
     #[error(
         "a delta has at least {expected_bytes} bytes, this file has {found_bytes}; it is cut off, or another kind of file"
     )]
@@ -67,7 +67,7 @@ pub enum DeltaError {
         "the block at place {place} is not the one that the index names; its writer made a mistake, or it was forged"
     )]
     BlockDiffers { place: u64 },
-    /// Neither the delta nor what is below it has the block.
+    /// Neither the delta nor a layer below it has the block.
     #[error("block {place} was requested, but the content has no such block")]
     NoSuchBlock { place: u64 },
     /// There is no such checkpoint in the folder.

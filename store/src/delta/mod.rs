@@ -1,10 +1,10 @@
-//! Deltas: what of a content differs from another one, its base.
+//! Deltas: the differences of a content from another one, its base.
 //!
 //! A content is cut into blocks of equal length, each at a *place*: a number that it keeps from one checkpoint to the next, such as its offset in a
-//! file or its page of a process's memory, divided by the block's length. What grows in the middle so moves nothing else. A [`Signature`] has a hash of each block,
-//! and stands for the content where only differences are wanted: a 256th of it at 4 KiB a block. A delta holds the blocks whose hashes differ from those of its
-//! base's signature, in [packets](crate::packets), and the places and hashes of these blocks, so that the signature of what it makes follows from the
-//! base's. A delta without a base holds every block: it is *full*.
+//! file or address in a process's memory, divided by the block's length. So growth in the middle moves no other block. A [`Signature`] has a hash of
+//! each block, and stands for the content where only differences are wanted: a 256th of it at 4 KiB a block. A delta holds the blocks whose hashes
+//! differ from those of its base's signature, in [packets](crate::packets), and the places and hashes of these blocks. So the signature of its
+//! content follows from the base's. A delta without a base holds every block: it is *full*.
 //!
 //! * [`DeltaWriter`] makes a delta in one pass, fed by content alone ([`DeltaWriter::push`]) or informed of unwritten
 //!   places ([`DeltaWriter::unwritten`]), as the kernel does.

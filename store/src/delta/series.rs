@@ -248,8 +248,8 @@ impl<S: Storage> Series<S> {
         }
     }
 
-    /// Removes checkpoints, but for the newest `keep` and what they need. Returns the numbers of removed checkpoints,
-    /// the newest first: at no instant does a checkpoint lack its base.
+    /// Removes checkpoints, but for the newest `keep` and their bases. Returns the numbers of removed checkpoints, the newest first: at no instant
+    /// does a checkpoint lack its base.
     pub fn collect(&mut self, keep: usize) -> Result<Vec<u64>, StoreError> {
         let mut needed: Vec<u64> = Vec::new();
         for number in self.members.keys().rev().take(keep.max(1)) {
@@ -275,7 +275,8 @@ impl<S: Storage> Series<S> {
         let _ = self.storage.remove_file(&path_of(&self.folder, number, SIGNATURE));
     }
 
-    /// Keeps the signature of the newest one in a file, and no others but its base's. A delta is durable without: what fails here costs reading the deltas again.
+    /// Keeps the signature of the newest one in a file, and no others but its base's. A delta is durable without: a failure here costs reading the
+    /// deltas again.
     fn keep_signature(&mut self, number: u64, signature: &Arc<Signature>, sealing: Option<Sealing>) {
         let path = path_of(&self.folder, number, SIGNATURE);
         let temporary = path.clone() + TEMPORARY;
@@ -374,7 +375,7 @@ impl<S: Storage> Adding<'_, S> {
         Ok(summary)
     }
 
-    /// Gives it up, and removes what was written.
+    /// Gives it up, and removes its unfinished file.
     pub fn abandon(self) -> Result<(), StoreError> {
         let temporary = path_of(&self.series.folder, self.number, DELTA) + TEMPORARY;
         Ok(self.series.storage.remove_file(&temporary)?)

@@ -1,4 +1,4 @@
-//! A hash for each block: what a content is compared by.
+//! A hash for each block, for the comparison of contents.
 
 use super::error::DeltaError;
 use super::hash::{BlockHash, ContentName, Naming, hash};
@@ -148,7 +148,7 @@ impl Signature {
         head
     }
 
-    /// The signature's content: what is packed.
+    /// The signature's content, for packing.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();

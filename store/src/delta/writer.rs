@@ -27,7 +27,7 @@ pub struct DeltaOptions {
 pub struct Differences {
     /// Of the content.
     pub blocks: u64,
-    /// That are not as in the base, or not there: what the delta holds.
+    /// That are not as in the base, or not there: the delta holds these.
     pub since_base: u64,
     /// That are not as in the previous one.
     pub since_previous: u64,
@@ -171,7 +171,7 @@ impl DeltaWriter {
         Differences { blocks, since_base, since_previous }
     }
 
-    /// Writes what is left. Where the caller names the files the numbers are 0, and nothing becomes a base.
+    /// Writes the rest of the content. Where the caller names the files the numbers are 0, and nothing becomes a base.
     pub fn finish(
         self,
         sink: &mut impl Sink,

@@ -11,7 +11,7 @@ use crate::kinds;
 const VERSION: u16 = 1;
 const BYTES: usize = 24;
 
-/// The image of the same rank of which a delta takes what has not changed. It is a whole image.
+/// The image of the same rank from which a delta takes the unchanged pages. It is a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The generation that it was taken for.

@@ -177,8 +177,8 @@ impl ImageReader {
         self.read_through(storage, |_| Ok(()))
     }
 
-    /// Reads the file from its first byte to its last, checks all, and gives `take` each piece as soon as it is read. What a piece holds is known to be right
-    /// only when this has returned.
+    /// Reads the file from its first byte to its last, checks all, and gives `take` each piece as soon as it is read. The content of a piece is known
+    /// to be right only when this has returned.
     pub fn read_through<S: Storage, E: From<StoreError>>(
         &self,
         storage: &mut S,

@@ -1,4 +1,4 @@
-//! Encrypted images: only who has the key can read what is secret of their pages, or change any of them unnoticed.
+//! Encrypted images: without the key nobody can read their secret pages, or change any page unnoticed.
 //!
 //! Encrypted bytes lie where plain ones would, and are as many: code that handles an image page by page, or only
 //! verifies that it is whole, needs no key. Salt, check of the key and tags are in one section at the end, the *seal*.
@@ -18,7 +18,7 @@ use crate::seal::{Key, SALT_BYTES, Sealing, TAG_BYTES};
 /// Version of the seal's section.
 pub const VERSION: u16 = 1;
 
-/// What a check of the key belongs to.
+/// Context of an image's check of the key.
 const IMAGES: &[u8] = b"stillwire image";
 
 /// The number of a page: that of its section from this bit on, and which page of the section it is.
@@ -56,8 +56,7 @@ impl fmt::Debug for ImageKey {
     }
 }
 
-/// Whether sections of this kind are encrypted, if the image is: all are, except those that say what an image needs or
-/// where its pages belong.
+/// Whether sections of this kind are encrypted, if the image is. All are, except those that name an image's needs or the places of its pages.
 #[must_use]
 pub fn is_secret(kind: u32) -> bool {
     !matches!(kind, kinds::BASE | kinds::SEAL | kinds::PROCESS_PLACES)
@@ -142,7 +141,7 @@ impl Sealer {
         self.section.as_ref().map(|(seal, _)| seal.clone())
     }
 
-    /// What is stored of the next bytes of the section: of those that make no whole page, nothing yet.
+    /// The stored form of the next bytes of the section: whole pages only, the rest is held back.
     pub(super) fn update<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         if self.section.is_none() {
             return Cow::Borrowed(bytes);
@@ -152,7 +151,7 @@ impl Sealer {
         Cow::Owned(self.seal(whole))
     }
 
-    /// What is stored of the rest of the section, which ends here.
+    /// The stored form of the rest of the section, which ends here.
     pub(super) fn end(&mut self) -> Vec<u8> {
         let rest = self.seal(self.held.len());
         self.section = None;
@@ -171,7 +170,7 @@ impl Sealer {
         stored
     }
 
-    /// The open section was sealed by others, who had [`Sealer::of_section`]; these are the tags.
+    /// The open section was sealed outside, with the seal from [`Sealer::of_section`]; these are the tags.
     pub(super) fn end_outside(&mut self, tags: &[u8]) {
         self.tags.extend_from_slice(tags);
         self.section = None;
@@ -223,7 +222,7 @@ impl Opened {
         Ok(Opened { sealing, sections: sections.collect(), seal })
     }
 
-    /// Decrypts what was read of section `section` from page `first` on, and checks it. Of the seal itself there is nothing to do.
+    /// Decrypts bytes read from section `section`, from page `first` on, and checks them. The seal itself needs nothing.
     pub(super) fn open(&self, section: u32, first: u64, bytes: &mut [u8]) -> Result<(), ImageError> {
         let Some((before, is_secret)) = self.sections.get(section as usize).copied() else { return Ok(()) };
         let seal = SectionSeal { sealing: self.sealing.clone(), section, is_secret };

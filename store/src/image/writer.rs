@@ -17,7 +17,7 @@ use crate::limits::{
 use crate::seal::{Key, SALT_BYTES, TAG_BYTES};
 use crate::storage::{Directory, DirectoryFile, Storage, StorageError, parent_and_name};
 
-/// What lies between two sections.
+/// Padding between two sections.
 const ZEROS: [u8; 4096] = [0; 4096];
 const _: () = assert!(ZEROS.len() as u64 == PADDING_BYTES_MAX);
 
@@ -106,7 +106,7 @@ impl Encoder {
         self.pass(bytes)
     }
 
-    /// Ends the open section; returns what is still to be stored of it.
+    /// Ends the open section; returns the rest of it that is still to be stored.
     fn end(&mut self) -> Result<Vec<u8>, ImageError> {
         let rest = self.sealer.as_mut().map_or_else(Vec::new, Sealer::end);
         self.stored(&rest)?;
@@ -150,7 +150,7 @@ impl Encoder {
 
 const FULL: ImageError = ImageError::Full { sections_max: SECTIONS_MAX, bytes_max: IMAGE_BYTES_MAX };
 
-/// The whole image of `sections` as bytes: what [`ImageWriter`] would write.
+/// The whole image of `sections` as bytes, equal to [`ImageWriter`]'s output.
 pub fn encode_image(identity: Identity, sections: &[Section<'_>]) -> Result<Vec<u8>, ImageError> {
     encode(Encoder::new(identity, None), sections)
 }
@@ -280,7 +280,7 @@ impl<F> ImageWriter<F> {
     where
         S: Storage<File = F>,
     {
-        // What is encrypted is copied: piece by piece.
+        // Encrypted bytes are copied: piece by piece.
         for piece in bytes.chunks(if self.encoder.sealer.is_some() { WRITE_BUFFER_BYTES } else { usize::MAX })
         {
             let stored = self.encoder.update(piece).map_err(|error| self.image_error(error))?;
@@ -333,7 +333,7 @@ impl<F> ImageWriter<F> {
         }
     }
 
-    /// Gives the image up and removes what was written of it.
+    /// Gives the image up and removes its unfinished file.
     pub fn abandon<S>(self, storage: &mut S) -> Result<(), StoreError>
     where
         S: Storage<File = F>,

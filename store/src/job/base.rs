@@ -1,4 +1,4 @@
-//! What lies below a delta.
+//! The bases below deltas.
 //!
 //! A generation whose images are deltas has their bases in its own directory, as further names (hard links) of files
 //! that other generations have, too. So each generation is independent: its bases stay until it is removed itself,
@@ -41,7 +41,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(Some(reader))
     }
 
-    /// What is wrong with the base of an image, if it has one.
+    /// Checks the base of an image, if it has one.
     pub(super) fn check_base(
         &mut self,
         generation: GenerationId,

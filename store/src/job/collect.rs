@@ -1,4 +1,4 @@
-//! Removing what is no longer needed.
+//! Removal of generations that are no longer needed.
 
 use transport::Life;
 
@@ -52,7 +52,7 @@ impl<S: Storage> JobDirectory<S> {
             kept: self.choose_kept(&generations, keep, in_use, progress)?,
             ..Default::default()
         };
-        // What stays must be durable before anything goes: a commit record that can be seen need not be.
+        // The kept generations must be durable before anything goes: a commit record that can be seen need not be.
         for generation in &report.kept {
             self.sync_way(*generation)?;
             progress();

@@ -25,7 +25,7 @@ pub struct CommitRequest {
     pub taken_unix_ms: u64,
     /// Names of the nodes.
     pub nodes: Vec<String>,
-    /// One image per rank, by rank: what the ranks reported.
+    /// One image per rank, by rank, as the ranks reported them.
     pub images: Vec<ImageClaim>,
 }
 
@@ -67,8 +67,8 @@ impl<S: Storage> JobDirectory<S> {
         self.sync_way(generation)
     }
 
-    /// Makes the generation exist: when this returns, it is the one that a crash leaves (rule 8). Every image named must
-    /// be durable; each that lies here is opened and compared with what its rank reported.
+    /// Makes the generation exist: when this returns, it is the one that a crash leaves (rule 8). Every image named must be durable; each that lies
+    /// here is opened and compared with its rank's report.
     ///
     /// Committing the same images again is no error. [`CommitError::Fenced`] if a later life was decided (rule 9), also
     /// during the call: then the new life's decision says whether this generation counts, and this life must stop.
@@ -83,8 +83,8 @@ impl<S: Storage> JobDirectory<S> {
         self.commit_manifest(manifest)
     }
 
-    /// Commits on this node what [`JobDirectory::commit`] returned on another: the same manifest, the same record. The
-    /// images that lie on this node ([`JobDirectory::on_node`]) are looked at. This node knows the life's decision.
+    /// Commits on this node the manifest that [`JobDirectory::commit`] returned on another: the same manifest, the same record. The images that lie
+    /// on this node ([`JobDirectory::on_node`]) are looked at. This node knows the life's decision.
     pub fn replicate(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
         self.admit(manifest.generation)?;
         self.make_generation(manifest.generation)?;

@@ -11,7 +11,7 @@ use crate::record::{Decision, End};
 use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError};
 
-/// What lies at the top of a job's directory.
+/// The records and directories at the top of a job's directory.
 pub(super) struct Lives {
     /// Every decision by its counter; one that cannot be read still fences and still takes its counter.
     pub(super) decisions: BTreeMap<u32, Result<Decision, StoreError>>,
@@ -121,7 +121,7 @@ impl<S: Storage> JobDirectory<S> {
         self.lives()?.admit(life).map_err(|_| StoreError::LifeTaken { counter })
     }
 
-    /// Every decision that can be read, oldest first: what a node of its own needs to know of a job's lives.
+    /// Every decision that can be read, oldest first: from these a node's own directory learns the job's lives.
     pub fn decisions(&mut self) -> Result<Vec<Decision>, StoreError> {
         Ok(self.lives()?.decisions.into_values().filter_map(Result::ok).collect())
     }
@@ -144,8 +144,8 @@ impl<S: Storage> JobDirectory<S> {
         Ok(true)
     }
 
-    /// Writes, oldest first, those of `decisions` that are not here: a node that was not there takes over what was decided. [`StoreError::LifeTaken`], and nothing is written, if
-    /// another one is here under the counter of one of them, or one that they do not know.
+    /// Writes, oldest first, those of `decisions` that are not here: so a node that was absent adopts the decisions. [`StoreError::LifeTaken`], and
+    /// nothing is written, if another one is here under the counter of one of them, or one that they do not know.
     pub fn adopt_decisions(&mut self, decisions: &[Decision]) -> Result<(), StoreError> {
         let known = self.lives()?.decisions;
         let last = decisions.last().map_or(0, |last| last.life.counter);
@@ -215,7 +215,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(self.lives()?.decisions.into_values().filter_map(Result::err).collect())
     }
 
-    /// `Ok` if `life` is the current one: what a keeper asks before it starts or restores a rank.
+    /// `Ok` if `life` is the current one. A keeper checks this before it starts or restores a rank.
     pub fn expect_current(&mut self, life: Life) -> Result<(), StoreError> {
         let admitted = self.lives()?.admit(life);
         let generation = GenerationId { life, epoch: transport::Epoch(0) };

@@ -99,8 +99,8 @@ impl FromStr for GenerationId {
 
 /// A job's directory over some storage, whose root it is.
 ///
-/// It remembers nothing between calls: what is on disk is the state. So any number of them may stand for one
-/// directory, in any number of processes; what must be exclusive is exclusive on disk.
+/// It remembers nothing between calls: the state is on disk. So any number of them may stand for one directory, in any number of processes; exclusion
+/// happens on disk.
 #[derive(Clone, Debug)]
 pub struct JobDirectory<S> {
     storage: S,
@@ -148,7 +148,8 @@ impl<S: Storage> JobDirectory<S> {
         JobDirectory { node: Some(node), ..self }
     }
 
-    /// Has images encrypted with a key, and read with it; then those that are not encrypted are refused. What only asks whether images are whole needs none.
+    /// Has images encrypted with a key, and read with it; then those that are not encrypted are refused. A check whether images are whole needs no
+    /// key.
     #[must_use]
     pub fn encrypted(self, key: Option<ImageKey>) -> JobDirectory<S> {
         JobDirectory { key, ..self }
@@ -218,7 +219,7 @@ impl<S: Storage> JobDirectory<S> {
         writer.finish(&mut self.storage)
     }
 
-    /// Removes what a rank that is dead has left of an image that it had begun. The name of a whole image stays taken.
+    /// Removes the unfinished image of a rank that is dead. The name of a whole image stays taken.
     pub fn discard_begun(&mut self, generation: GenerationId, rank: Rank) -> Result<(), StoreError> {
         let temporary = names::temporary(&self.image_path(generation, rank));
         match self.storage.remove_file(&temporary) {
@@ -348,7 +349,7 @@ impl<S: Storage> JobDirectory<S> {
 
     fn prepare_record(&mut self, temporary: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let mut file = match self.storage.create(temporary) {
-            // Left by an attempt of ours that did not come to the end: the name holds what is ours alone.
+            // Left by an attempt of ours that did not come to the end: a file of that name can only be ours.
             Err(StorageError::AlreadyExists { .. }) => {
                 self.storage.remove_file(temporary)?;
                 self.storage.create(temporary)?

@@ -1,18 +1,18 @@
 //! Names of the files in a job's directory, and back.
 //!
 //! ```text
-//! job                                        what the job is
-//! decision-00000002                          life 2 and what it starts from
+//! job                                        the job's settings
+//! decision-00000002                          life 2 and the generation that it starts from
 //! end-00000002                               life 2 has finished the job
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
 //!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
 //!     rank-00000000.base                     the image that a delta needs, under another name
-//!     content-00000000                       what node 0 has, and where in its content each page lies
+//!     content-00000000                       node 0's content, and the place of each page in it
 //!     sums                                   checksums of the pages of this node's content
-//!     parity                                 what has changed of this node's parity
+//!     parity                                 changes of this node's parity
 //!     protected                              all of that is durable
-//!     manifest                               what the images are
+//!     manifest                               the list of the images
 //!     commit                                 written last: from here on the generation exists
 //!     collected                              the commit record's name while the generation is removed
 //! parity/                                    this node's parity; named and written by [`crate::protect`]
@@ -72,7 +72,7 @@ pub(super) fn base(rank: Rank) -> String {
     format!("rank-{:08}{BASE}", rank.0)
 }
 
-/// What node `node` has of the generation.
+/// The record of node `node`'s content in the generation.
 pub(crate) fn content(node: u32) -> String {
     format!("{CONTENT}{node:08}")
 }

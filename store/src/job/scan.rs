@@ -74,8 +74,8 @@ impl<S: Storage> JobDirectory<S> {
         self.generations_of(&lives)
     }
 
-    /// The newest committed generation whose records can be read, with its manifest. What a person or a recovery
-    /// should start from is [`JobDirectory::newest_restorable`].
+    /// The newest committed generation whose records can be read, with its manifest. A restart should begin from [`JobDirectory::newest_restorable`]
+    /// instead.
     pub fn newest_committed(&mut self) -> Result<Option<Manifest>, StoreError> {
         let generations = self.generations()?;
         let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);

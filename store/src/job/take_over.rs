@@ -29,7 +29,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(lives.fence(generation, &with_record))
     }
 
-    /// Begins to take over a generation: its directory is there, durably. What lies in it already stays. Only while no process of the job runs.
+    /// Begins to take over a generation: its directory is there, durably. Files in it stay. Only while no process of the job runs.
     pub fn begin_taking(&mut self, generation: GenerationId) -> Result<(), StoreError> {
         self.make_generation(generation)
     }
@@ -66,9 +66,9 @@ impl<S: Storage> JobDirectory<S> {
         self.storage.sync_directory(&names::generation(generation)).map_err(stored)
     }
 
-    /// Makes the records of a generation whole that are damaged or lost here, from a copy that was made after it was committed (R27). False, and nothing is
-    /// written: they are whole; or it counts no more, because a later life went on without it, or it is older than what is committed here, and so may have
-    /// been collected; or the copy is not the one that was committed.
+    /// Makes the records of a generation whole that are damaged or lost here, from a copy that was made after it was committed (R27). Returns false,
+    /// and writes nothing, in three cases. They are whole. Or the generation counts no more: a later life went on without it, or it is older than the
+    /// committed generations here, and so may have been collected. Or the copy is not the one that was committed.
     pub fn repair_manifest(&mut self, manifest: &Manifest) -> Result<bool, StoreError> {
         let generation = manifest.generation;
         if manifest.job != self.job || self.manifest(generation).is_ok() {

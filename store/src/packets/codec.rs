@@ -1,4 +1,4 @@
-//! What a packet is compressed with, and whether that is worth it.
+//! The codec of a packet, and the decision whether compression is worth it.
 
 use core::fmt;
 use std::io::{Read as _, Write as _};
@@ -88,7 +88,7 @@ const ZSTD_GAIN_MIN: f64 = 1.0 / 5.0;
 /// changes its kind from MiB to MiB is stored as it is where it need not be.
 const PASSED_OVER_MAX: u32 = 3;
 
-/// Decides, and compresses. What it decides about a packet depends on those before it, so the same content gives the same bytes.
+/// Decides, and compresses. The decision about a packet depends on those before it, so the same content gives the same bytes.
 pub(super) struct Packer {
     compression: Compression,
     lz4: CompressTable,
@@ -192,7 +192,7 @@ impl Packer {
                 self.zstd.as_mut()?.compress_to_buffer(content, into).ok()
             }
             Codec::Gzip => {
-                // A slice takes what fits, and then no more.
+                // A slice takes the bytes that fit, and then no more.
                 let mut left = &mut into[..];
                 let mut encoder =
                     flate2::write::GzEncoder::new(&mut left, flate2::Compression::new(GZIP_LEVEL));
@@ -217,7 +217,7 @@ fn part_of(bytes: usize, part: f64) -> usize {
     part
 }
 
-/// Unpacks. Has what the codecs need again and again; one for each thread.
+/// Unpacks. Keeps the codecs' state for reuse; one for each thread.
 #[derive(Default)]
 pub struct Unpacker {
     zstd: Option<zstd::bulk::Decompressor<'static>>,

@@ -12,7 +12,7 @@ pub enum PacketsError {
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Too short to hold what every stream has.
+    /// Shorter than the parts that every stream has.
     #[error("packed bytes take at least {expected_bytes} bytes, here are {found_bytes}; the file is cut off")]
     TooShort { expected_bytes: u64, found_bytes: u64 },
     /// Another kind of file.
@@ -42,7 +42,7 @@ pub enum PacketsError {
     /// The table's checksum does not fit the table.
     #[error("the table's checksum is {expected:016x}, its bytes give {found:016x}; the table is damaged")]
     TableDamaged { expected: u64, found: u64 },
-    /// An entry of the table says what cannot be.
+    /// An entry of the table has impossible numbers.
     #[error(
         "packet {packet} is said to take {stored_bytes} bytes from {offset} on, which it cannot; the table is damaged"
     )]

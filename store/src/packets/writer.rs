@@ -82,7 +82,7 @@ impl PacketWriter {
         self.content_bytes + self.buffer.len() as u64
     }
 
-    /// Writes what is left, the table and the footer.
+    /// Writes the rest of the content, the table and the footer.
     pub fn finish(mut self, sink: &mut impl Sink) -> Result<PacketsSummary, PacketsError> {
         if !self.buffer.is_empty() {
             self.flush(sink)?;

@@ -82,7 +82,7 @@ pub struct Exposed<'a> {
     pub nodes: Vec<u32>,
 }
 
-/// What of these groups the loss of one domain as a whole would cost more than their parity covers. Node i lies in `domains[i]`. By domain.
+/// The groups that lose more nodes with one whole domain than their parity covers. Node i lies in `domains[i]`. By domain.
 #[must_use]
 pub fn exposed<'a>(groups: &[Group], domains: &[&'a str]) -> Vec<Exposed<'a>> {
     let mut all = Vec::new();

@@ -36,7 +36,7 @@ pub enum ProtectError {
     /// Something that a member keeps for a generation is not there.
     #[error("{what} of generation {generation} is missing, so it is not protected; protect it again")]
     Incomplete { generation: GenerationId, what: String },
-    /// Of what belongs together more is lost than parity makes up for.
+    /// More of a stripe's pages are lost than parity makes up for.
     #[error(
         "the lost data of node {node} in generation {generation} cannot be computed ({}): data of its group is lost on {} too, so {} of {members} are left, and {needed} are needed{}; start from another generation",
         beyond_words(*.pages, *.files),

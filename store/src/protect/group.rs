@@ -1,9 +1,9 @@
 //! Which nodes protect each other, and which pages of theirs belong together.
 //!
-//! A group of N nodes has K data and M parity places in each *stripe*, N = K + M. Stripes come in *cycles* of N; from one
-//! stripe to the next the places move on by one node. So in each cycle every node gives K units of its content and keeps M units of
-//! parity: parity is spread evenly, each node sends its own content once for each of the M, and how many nodes there are changes nothing. With
-//! M = 1 this is the ring of exclusive ors with rotating parity; with K = M = 1 each node keeps what its partner has.
+//! A group of N nodes has K data and M parity places in each *stripe*, N = K + M. Stripes come in *cycles* of N; from one stripe to the next the
+//! places move on by one node. So in each cycle every node gives K units of its content and keeps M units of parity: parity is spread evenly, each
+//! node sends its own content once for each of the M, and how many nodes there are changes nothing. With M = 1 this is the ring of exclusive ors with
+//! rotating parity; with K = M = 1 each node keeps its partner's data.
 
 use core::fmt;
 use core::str::FromStr;
@@ -157,7 +157,7 @@ impl Group {
         Ok(Group { nodes, code, unit_pages: PARITY_UNIT_PAGES })
     }
 
-    /// The same with units of so many pages: what lies together on one node within a stripe.
+    /// The same with units of so many pages, which lie together on one node within a stripe.
     #[must_use]
     pub fn with_unit_pages(self, unit_pages: u64) -> Group {
         Group { unit_pages: unit_pages.max(1), ..self }
@@ -211,7 +211,7 @@ impl Group {
         content_pages.div_ceil(self.data_pages())
     }
 
-    /// Column of page `page` of the content of `member`, and for each row who keeps its parity, and in which page.
+    /// Column of page `page` of the content of `member`, and for each row the keeper of its parity, and the page there.
     pub fn parity_of(&self, member: usize, page: u64) -> (usize, impl Iterator<Item = (usize, u64)> + '_) {
         let (cycle, within) = (page / self.data_pages(), page % self.data_pages());
         let (column, offset) = (index(within / self.unit_pages), within % self.unit_pages);

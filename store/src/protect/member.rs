@@ -164,8 +164,7 @@ impl<S: Storage> Member<S> {
         Ok(Changes { new, old, matrices: (0..code.data()).map(matrix).collect() })
     }
 
-    /// Changes in these cycles: for each keeper and each row, in this order, the strip that goes there. What has not
-    /// changed is neither read nor sent.
+    /// Changes in these cycles: for each keeper and each row, in this order, its strip. Unchanged pages are neither read nor sent.
     pub fn window(&mut self, changes: &mut Changes, cycles: Range<u64>) -> Result<Vec<Strip>, ProtectError> {
         let mut strips = vec![Strip::default(); self.group.members() * self.group.losses()];
         let end = (cycles.end * self.group.data_pages()).min(changes.pages());
@@ -188,7 +187,7 @@ impl<S: Storage> Member<S> {
         Ok(strips)
     }
 
-    /// Adds to the strips what pages contribute that were one thing before, and are another one after. What was zero needs no bytes.
+    /// Adds the contributions of changed pages to the strips; `before` and `after` are their contents. Pages that were zero need no bytes.
     fn contribute(
         &self,
         changes: &Changes,
@@ -266,7 +265,7 @@ impl<S: Storage> Member<S> {
         Ok(())
     }
 
-    /// Makes durable what is kept; says how many pages have changed.
+    /// Makes the kept parity durable; returns how many pages have changed.
     pub fn finish(&mut self, keeping: Keeping<S::File>) -> Result<u64, ProtectError> {
         keeping.writer.finish(self.directory.storage())
     }
@@ -308,7 +307,7 @@ impl<S: Storage> Member<S> {
         node_parity::protected(&mut self.directory, generation)
     }
 
-    /// Gives up what this member had begun to keep for a generation that will not be committed.
+    /// Gives up the parity that this member had begun to keep for a generation that will not be committed.
     pub fn abandon(&mut self, keeping: Keeping<S::File>) -> Result<(), ProtectError> {
         match self.directory.storage().remove_file(&keeping.writer.temporary()) {
             Ok(()) | Err(StorageError::NotFound { .. }) => Ok(()),
@@ -470,7 +469,7 @@ impl Opened {
         known.copied().unwrap_or(Some(zero_sum()))
     }
 
-    /// What lies in these pages, by place.
+    /// The extents in these pages, by place.
     fn lying(&self, pages: &Range<u64>) -> impl Iterator<Item = PageExtent> {
         let from = self.index.partition_point(|lying| lying.place + lying.pages <= pages.start);
         let end = pages.end;

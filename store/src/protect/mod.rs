@@ -5,10 +5,10 @@
 //! over them. Any M of them may be lost with all their data, and [`Member::repair`] computes it from the data of the
 //! others.
 //!
-//! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed what it
-//! keeps, [`Member::seal`]) to *committed*. Parity of a new generation is sent as changes of the old one's, and lies
-//! beside it until the old generation is collected; then it is folded in (`node_parity::fold`). So at every instant the
-//! newest committed generation survives the loss of any M members, whatever else happens at that instant.
+//! A generation goes from *local* (images durable on their nodes) over *protected* (every member has sealed its parity, [`Member::seal`]) to
+//! *committed*. Parity of a new generation is sent as changes of the old one's, and lies beside it until the old generation is collected; then it is
+//! folded in (`node_parity::fold`). So at every instant the newest committed generation survives the loss of any M members, regardless of other
+//! events at that instant.
 //!
 //! How strips, records and pages travel between nodes is not decided here: a test moves them by function calls, keepers over the transport.
 

@@ -16,7 +16,7 @@ use crate::storage::Storage;
 /// progress in between.
 const SYNC_BYTES: usize = 64 << 20;
 
-/// A node's parity of one generation: changes laid over what they change.
+/// A node's parity of one generation: layers of changes over their base.
 #[derive(Clone, Debug)]
 pub(super) struct NodeParity {
     /// The newest first.
@@ -85,7 +85,7 @@ impl NodeParity {
         while done < count {
             let first = number + done as u64;
             let source = self.source(first);
-            // What lies together is read together.
+            // Adjacent pages of one source are read together.
             let run = (1..count - done).find(|i| self.source(first + *i as u64) != source.after(*i as u64));
             let run = run.unwrap_or(count - done);
             let into = &mut pages[done * PAGE_BYTES..(done + run) * PAGE_BYTES];
@@ -182,7 +182,7 @@ pub(super) fn write_whole<S: Storage>(
         }
         Ok(records.write(directory.storage(), file)?)
     })?;
-    // What could not be read, and had another number of pages.
+    // Files that could not be read, and had another number of pages.
     remove_others(directory.storage(), |other| !other.is_of(generation) || other.path == path)
 }
 
@@ -197,8 +197,9 @@ fn remove_others<S: Storage>(storage: &mut S, stays: impl Fn(&Base) -> bool) -> 
     Ok(())
 }
 
-/// Before all generations go but those of `kept`, which are committed and in order, and those `in_use`: writes what has changed up to the oldest kept one
-/// into the file with all pages, and gives such a file to each newer one that builds upon what goes. Parity of other generations is gone then.
+/// Called before all generations go but those of `kept`, which are committed and in order, and those `in_use`. Writes the changes up to the oldest
+/// kept one into the file with all pages. Gives such a file to each newer one that builds upon a removed one. Parity of other generations is gone
+/// then.
 ///
 /// At every instant parity of this generation and of newer ones can be read: each page that is being written over lies in a file of
 /// changes as well, until all of them are durable. Doing it again, after a crash at any instant, changes nothing.
@@ -220,7 +221,7 @@ pub(crate) fn fold<S: Storage>(
     })
 }
 
-/// The parity of a generation; `None`: nothing of it is protected here, or what is was lost and waits for its repair.
+/// The parity of a generation; `None`: nothing of it is protected here, or its parity was lost and waits for its repair.
 fn open_if_there<S: Storage>(
     directory: &mut JobDirectory<S>,
     generation: GenerationId,
@@ -309,7 +310,8 @@ fn fold_into<S: Storage>(
     let storage = directory.storage();
     let mut file = storage.reopen(&base.path)?;
     let length = storage.length(&base.path)?;
-    // What is behind its pages is from an attempt that did not come to the end. Of that anything may have become durable or not, the last of it before the first: none of it counts.
+    // Bytes behind its pages are from an attempt that did not come to the end. Any of them may have become durable, the last before the first: none
+    // of them counts.
     let mut pages = base.pages;
     let behind = length.saturating_sub(record_offset(0, pages)).div_ceil(RECORD_BYTES as u64);
     let missing = record_offset(0, pages + behind) - length.max(record_offset(0, pages));
@@ -324,7 +326,7 @@ fn fold_into<S: Storage>(
             storage.append(&mut file, &record(&[0; PAGE_BYTES]))?;
             pages += 1;
         }
-        // Over what is there, or behind it: not both at once.
+        // Over the existing pages, or behind them: not both at once.
         let most = if number < pages { pages - number } else { u64::MAX };
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(RUN_BYTES / PAGE_BYTES);
         let count = layer.run(index, most);

@@ -1,7 +1,7 @@
-//! Files of parity pages: what has changed of a node's parity with one generation, and all of it.
+//! Files of parity pages: the changes of a node's parity with one generation, and all of it.
 //!
-//! What has changed is held as the new pages themselves. So the file is its own journal: until its pages are written over the old
-//! ones, and while they are, parity of the new generation is the old one's with these pages laid over it; and writing them once more changes nothing.
+//! Changes are held as the new pages themselves. So the file is its own journal: until its pages are written over the old ones, and while they are,
+//! parity of the new generation is the old one's with these pages laid over it; and writing them once more changes nothing.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,7 +19,7 @@ use crate::storage::{Storage, StorageError};
 pub const MAGIC: [u8; 4] = *b"SWPD";
 /// The version that this build writes and reads.
 pub const VERSION: u16 = 1;
-/// The generation stands for itself: what is not in the file is zero.
+/// The generation stands for itself: pages that are not in the file are zero.
 const FLAG_WHOLE: u16 = 1;
 
 /// Bytes of the header.
@@ -108,7 +108,7 @@ impl Records {
         Ok(())
     }
 
-    /// Writes what still waits.
+    /// Writes the records that still wait.
     pub(super) fn write<S: Storage>(
         &mut self,
         storage: &mut S,
@@ -298,7 +298,7 @@ pub(super) fn make_directory<S: Storage>(storage: &mut S, path: &str) -> Result<
     }
 }
 
-/// Makes the file `path` anew; what is there under that name was left by an attempt that did not come to the end.
+/// Makes the file `path` anew; an existing one was left by an attempt that did not come to the end.
 pub(super) fn create_anew<S: Storage>(storage: &mut S, path: &str) -> Result<S::File, StorageError> {
     match storage.create(path) {
         Err(StorageError::AlreadyExists { .. }) => {
@@ -309,7 +309,7 @@ pub(super) fn create_anew<S: Storage>(storage: &mut S, path: &str) -> Result<S::
     }
 }
 
-/// Has the file `path` written, durably, in place of one that may be there. What `write` cannot write to its end is removed.
+/// Has the file `path` written, durably, in place of one that may be there. A file that `write` cannot complete is removed.
 pub(super) fn replace<S: Storage>(
     directory: &mut JobDirectory<S>,
     path: &str,

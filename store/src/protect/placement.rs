@@ -48,7 +48,7 @@ impl Piece {
         Piece { offset: self.offset + from, bytes, series: self.series, page: self.page + skipped }
     }
 
-    /// An image: its header, each section as a series of its own, its table. What lies between them is zero.
+    /// An image: its header, each section as a series of its own, its table. The bytes between them are zero.
     ///
     /// `name` is that of the file, which stays the same over generations. `runs` gives the runs of pages of a section,
     /// by the section's number (address of the first page, divided by the length of a page, and number of pages); none:
@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(places(&new)[&page], at, "{page:?}");
         }
         assert_eq!((places(&new)[&(1, 110)], places(&new)[&(1, 111)]), (15, 16));
-        // It grows downwards, and loses its middle; what became free is used again.
+        // It grows downwards, and loses its middle; the freed places are used again.
         let third = place_one(
             &new,
             &[piece(0, 3, 1, 98), piece(3, 4, 1, 108), piece(7, 5, 2, 0), piece(12, 3, 3, 0)],

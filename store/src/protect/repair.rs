@@ -67,11 +67,11 @@ impl Wanted {
 
 /// How a member that is repaired asks the others. A member that does not answer counts as lost.
 pub trait Others {
-    /// What member `of` has, as member `asked` knows ([`Member::content`]).
+    /// The content of member `of`, as member `asked` knows it ([`Member::content`]).
     fn content(&mut self, asked: usize, of: usize, generation: GenerationId)
     -> Result<Content, ProtectError>;
 
-    /// What each of `asked` has ([`Served::places`]), in the order of [`Wanted::places`].
+    /// The pages of each of `asked` ([`Served::places`]), in the order of [`Wanted::places`].
     fn places(
         &mut self,
         asked: &[usize],
@@ -88,7 +88,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Opens what `member` has of a generation.
+    /// Opens `member`'s data of a generation.
     pub fn open<S: Storage>(
         member: &mut Member<S>,
         generation: GenerationId,
@@ -203,7 +203,7 @@ struct Beyond {
 }
 
 impl Beyond {
-    /// Counts what cannot be computed; other errors are the caller's.
+    /// Counts data that cannot be computed; other errors are the caller's.
     fn unless_lost<T>(
         &mut self,
         found: Result<T, ProtectError>,
@@ -313,7 +313,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         .collect()
     }
 
-    /// An error if nothing can be computed from those who are left, and others may come back.
+    /// An error if nothing can be computed from the remaining members, and others may come back.
     fn check_enough_answer(&self) -> Result<(), ProtectError> {
         let (members, needed) = (self.group.members(), self.group.code().data());
         let reporting = members - 1 - self.silent.iter().flatten().count();
@@ -386,7 +386,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         Ok(computed)
     }
 
-    /// What lies in one place of a stripe, of which as many others are there as are needed.
+    /// Computes the page in one place of a stripe from as many others as are needed.
     fn recover(&mut self, place: usize, mut present: Vec<(usize, &[u8])>) -> Result<Vec<u8>, ProtectError> {
         present.truncate(self.group.code().data());
         let places: Vec<usize> = present.iter().map(|(place, _)| *place).collect();
@@ -403,7 +403,7 @@ impl<'a, O: Others> Rebuilder<'a, O> {
         Ok(page)
     }
 
-    /// What member `of` has, as the first one knows that answers.
+    /// The content of member `of`, as the first one that answers knows it.
     fn content(&mut self, of: usize) -> Result<Content, ProtectError> {
         let mut reasons = Vec::new();
         for asked in 0..self.group.members() {

@@ -155,7 +155,7 @@ pub fn inspect_pages<S: Storage>(storage: &mut S, path: &str) -> Result<ParityFi
         let (path, what) = (path.to_owned(), "the file is cut off");
         return Err(ProtectError::File { path, what });
     }
-    // What is behind them is from a fold that did not come to its end, and counts for nothing.
+    // Bytes behind them are from a fold that did not come to its end, and count for nothing.
     let pages = named.unwrap_or(records);
     let (mut damaged, mut page) = (Vec::new(), vec![0; PAGE_BYTES]);
     for number in 0..pages {

@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// What a strip means: pages by number.
+    /// The meaning of a strip: pages by number.
     fn plain(runs: &[(u64, Vec<u8>)]) -> BTreeMap<u64, Vec<u8>> {
         let mut pages: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (first, run) in runs {

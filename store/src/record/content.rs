@@ -1,4 +1,4 @@
-//! What a node has of a generation, and which pages of it lie where; every member of its group has a copy.
+//! A node's content in a generation, and the places of its pages; every member of its group has a copy.
 
 use transport::JobId;
 
@@ -32,7 +32,7 @@ pub struct Content {
 pub struct ContentFile {
     /// Name in the generation's directory: an image, or a base.
     pub name: String,
-    /// Its length. What no extent covers is zero.
+    /// Its length. Bytes that no extent covers are zero.
     pub bytes: u64,
     /// Its contents.
     pub digest: ImageDigest,

@@ -191,7 +191,7 @@ impl Display for GenerationText {
     }
 }
 
-/// Any bytes as one word: what is not visible ASCII, and `%`, becomes `%` and two digits.
+/// Any bytes as one word: bytes other than visible ASCII, and `%`, become `%` and two digits.
 pub(super) struct Escaped<'a>(pub(super) &'a [u8]);
 
 impl Display for Escaped<'_> {

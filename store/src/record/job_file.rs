@@ -1,4 +1,4 @@
-//! The file that says what a job is: what `restart` needs to know beside the images.
+//! The job file: the facts about a job that `restart` needs beside the images.
 
 use std::collections::BTreeMap;
 

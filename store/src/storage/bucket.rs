@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// What a limit lets through at once after a pause, as time at its rate: far below a second, so that rates are kept in short runs too.
+/// Burst that a limit lets through after a pause, as time at its rate: far below a second, so that rates are kept in short runs too.
 const BURST_MAX: Duration = Duration::from_millis(5);
 
 /// A bucket that fills at a rate. A caller that takes more than is in it waits until it would have been full enough; so

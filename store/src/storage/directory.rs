@@ -142,7 +142,7 @@ fn free_bytes(root: &Path) -> Result<u64, Errno> {
 }
 
 impl StoreError {
-    /// The Linux error number that says most of it: what travels in a control message, where the words do not.
+    /// The Linux error number that describes it best, for control messages, which do not carry the words.
     #[must_use]
     pub fn errno(&self) -> u32 {
         let errno = match self {

@@ -1,9 +1,8 @@
 //! A directory tree in memory that loses power when a test says so.
 //!
-//! What was not synced is kept in logs beside what was: for a file its unsynced writes, for a directory its unsynced
-//! changes of entries. [`Memory::crash`] undoes them all and lets the caller choose, one by one, which of them the
-//! disk had taken: a write may be lost, whole, or torn at any byte, and later writes may survive earlier ones; a
-//! change of entries may be lost alone, but never apart from an earlier one of the same name.
+//! Unsynced changes are kept in logs beside the synced state: for a file its unsynced writes, for a directory its unsynced changes of entries.
+//! [`Memory::crash`] undoes them all and lets the caller choose, one by one, which of them the disk had taken: a write may be lost, whole, or torn at
+//! any byte, and later writes may survive earlier ones; a change of entries may be lost alone, but never apart from an earlier one of the same name.
 //! Nothing is copied when a file is written at its end or synced, so a simulator can run many of these.
 
 mod nodes;
@@ -66,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// Bounds the bytes of all files together; `None` lifts the bound. What lies there already stays.
+    /// Bounds the bytes of all files together; `None` lifts the bound. Files that lie there already stay.
     pub fn set_capacity_bytes(&mut self, capacity: Option<u64>) {
         self.capacity_bytes = capacity;
     }

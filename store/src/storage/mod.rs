@@ -56,17 +56,17 @@ pub trait Storage {
     /// Makes the file `path`, empty. [`StorageError::AlreadyExists`] if the name is taken: exclusive.
     fn create(&mut self, path: &str) -> Result<Self::File, StorageError>;
 
-    /// Opens the file `path`, to be written where it is: at its end, or over what is there.
+    /// Opens the file `path`, to be written where it is: at its end, or over its bytes.
     fn reopen(&mut self, path: &str) -> Result<Self::File, StorageError>;
 
     /// Writes `bytes` at the end of `file`. On an error any part of them may have been written.
     fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Writes `bytes` over what lies at `offset`; `offset` plus their length must not exceed the file's length.
+    /// Writes `bytes` over the bytes at `offset`; `offset` plus their length must not exceed the file's length.
     fn overwrite(&mut self, file: &mut Self::File, offset: u64, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Makes the bytes of `file` durable. After an error the file must be given up, never synced again: the kernel
-    /// may have dropped what it could not write.
+    /// Makes the bytes of `file` durable. After an error the file must be given up, never synced again: the kernel may have dropped the bytes that it
+    /// could not write.
     fn sync_file(&mut self, file: &mut Self::File) -> Result<(), StorageError>;
 
     /// Makes the entries of the directory `path` durable.

@@ -146,7 +146,7 @@ fn a_process_killed_at_any_operation_and_a_later_loss_of_power_harm_nothing_comm
     every_operation(Fault::Crash, |operations, disk, acknowledged| {
         disk.restart_process();
         check(disk, acknowledged);
-        // What the killed process did can be seen, and is not durable when the next one builds on it.
+        // The killed process's changes can be seen, and are not durable when the next one builds on them.
         let mut random = Random::new(operations);
         for _ in 0..12 {
             let (mut disk, mut acknowledged) = (disk.clone(), acknowledged.clone());

@@ -108,7 +108,7 @@ proptest! {
         }
     }
 
-    /// The kernel says which pages were written; that it says too many changes nothing, and only what was written is read.
+    /// The kernel reports the written pages; extra pages in its report change nothing, and only reported pages are read.
     #[test]
     fn fed_by_what_was_written_a_delta_is_the_same(seed in any::<u64>(), too_many in 0u64..8) {
         let mut random = Random::new(seed);
@@ -157,7 +157,7 @@ proptest! {
     }
 }
 
-/// Since which checkpoint the kernel looks does not matter: what the base has otherwise is asked for.
+/// The checkpoint since which the kernel looks does not matter: blocks that differ from the base are requested.
 #[test]
 fn a_block_that_only_the_base_has_otherwise_is_asked_for() {
     let (base, previous) = (noise(1, 4 * BLOCK), noise(2, 4 * BLOCK));

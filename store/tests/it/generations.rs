@@ -1,4 +1,4 @@
-//! Lives and generations: what may be begun, committed, restored, removed, and by whom.
+//! Lives and generations: which may be begun, committed, restored, removed, and by whom.
 
 use crate::common::{JOB, checkpoint, generation, job_file, life, memory, request, restore, write_images};
 use store::image::Exited;
@@ -546,7 +546,7 @@ fn what_dead_lives_left_is_removed() {
     let names: Vec<String> =
         directory.storage().list("").unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["decision-00000002", "job", "life-00000002-0000000000000006"]);
-    // As long as a generation of an older life is kept, so is every decision that says what became of it.
+    // As long as a generation of an older life is kept, so is every decision about it.
     let third_life = directory.start_life(7, Some(id)).unwrap().life;
     checkpoint(&mut directory, generation(third_life, 3)).unwrap();
     directory.collect(third_life, 2, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! An image that is not exactly what was written is refused, with the reason.
+//! An image that differs from its written form is refused, with the reason.
 
 use crate::common::JOB;
 use proptest::prelude::*;

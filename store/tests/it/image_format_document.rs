@@ -1,4 +1,4 @@
-//! `docs/reference/image-format.md` says what the code does.
+//! `docs/reference/image-format.md` agrees with the code.
 
 use store::image::layout::{ENTRY_BYTES, ENTRY_FIELDS, Field, HEADER_BYTES, HEADER_FIELDS, MAGIC, VERSION};
 use store::image::seal;

@@ -106,7 +106,7 @@ fn a_node_that_was_not_there_takes_over_what_was_decided_and_committed() {
     assert_eq!(third.newest_committed().unwrap(), None);
     third.adopt(&manifest).unwrap();
     assert_eq!(third.newest_committed().unwrap().as_ref(), Some(&manifest));
-    // What it knows and they do not is another job's story.
+    // A life that only the third node knows belongs to another job's history.
     third.start_life(0xcccc, Some(id)).unwrap();
     assert_eq!(third.adopt_decisions(&decisions), Err(StoreError::LifeTaken { counter: 3 }));
 }

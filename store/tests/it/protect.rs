@@ -64,8 +64,8 @@ fn tiny(node: usize, epoch: u32) -> Regions {
     vec![(1, (0..4200).map(|_| u8::try_from(random.below(256)).unwrap()).collect())]
 }
 
-/// What the sets of losses of one shape may cost: one costs about the square of the members. All of them are tried if that is in it, which is so up to 4 + 4; else the
-/// extremes, and some by chance.
+/// Limit on the cost of the sets of losses of one shape: one costs about the square of the members. All of them are tried if they fit, which is so up
+/// to 4 + 4; else the extremes, and some by chance.
 const COST_MAX: usize = 5_000;
 const COST_SAMPLED: usize = 700;
 
@@ -192,7 +192,7 @@ fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
     assert_eq!((&lost[..], &silent[..]), (&[2][..], &[][..]));
     let words = "(2 whole files): data of its group is lost on node 2 too, so 2 of 4 are left, and 3 are needed; start from another generation";
     assert!(error.to_string().contains(words), "{error}");
-    // Of what could not be written to its end nothing is left.
+    // Nothing is left of a file that could not be written to its end.
     let names = files(&cluster, 1);
     assert!(!names.is_empty() && names.iter().all(|(name, _)| !name.ends_with(".tmp")), "{names:?}");
     let holds: Vec<bool> = (0..4).map(|node| cluster.member(node).holds(id, false).unwrap()).collect();
@@ -299,7 +299,7 @@ fn a_page_that_cannot_be_computed_keeps_no_other_one_from_being_repaired() {
     let mut cluster = Cluster::new(4, 1);
     let id = work(&mut cluster, 1);
     let manifest = cluster.committed().remove(0);
-    // In the first of them another node has lost what belongs to it.
+    // In the first of them another node has lost its part, too.
     for (node, stripe) in [(0, 0), (0, 1), (0, 2), (1, 0)] {
         flip_in_stripe(&cluster, id, node, stripe);
     }
@@ -495,7 +495,7 @@ fn whoever_waits_for_collection_hears_of_it_all_the_time() {
     cluster.memory = |_, epoch| vec![(0, vec![u8::try_from(epoch).unwrap(); MIB << 20])];
     cluster.start(1, None).unwrap();
     let mut from = None;
-    // Each keeps what the other one has: first the whole, then a change of all of it.
+    // Each keeps the other one's data: first the whole, then a change of all of it.
     for epoch in [1, 2] {
         let id = generation(1, epoch);
         let claims = cluster.protect(id, from).unwrap();

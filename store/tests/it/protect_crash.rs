@@ -78,7 +78,7 @@ fn every_operation(
     unreachable!()
 }
 
-/// The three ways in which what was not durable is lost: all of it, nothing, some of it.
+/// The three ways in which changes that were not durable are lost: all of them, none, some of them.
 fn crashed(cluster: &Cluster, seed: u64, way: u64) -> Cluster {
     let mut cluster = cluster.copy();
     let mut random = Random::new(seed << 8 | way);
@@ -177,7 +177,7 @@ fn a_repair_that_loses_power_at_any_operation_is_done_again() {
         }
         if cluster.fuse.left().is_some_and(|left| left > 0) {
             assert!(result.is_ok() && operations > 60, "{operations}");
-            // What was repaired is durable.
+            // The repaired data is durable.
             cluster.lose_power(&mut |_| 0);
             for node in 0..4 {
                 assert!(cluster.member(node).holds(id, true).unwrap(), "node {node}");

@@ -149,7 +149,7 @@ fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
     }
 }
 
-/// R27: what an interrupted fold has left behind the pages of a file counts for nothing, and does not come to count with the next one.
+/// R27: bytes behind the pages of a file, left by an interrupted fold, count for nothing. They do not come to count with the next fold either.
 #[test]
 fn what_lies_behind_the_pages_of_a_file_never_counts() {
     for behind in [1, 4103, 4104, 5 * 4104 + 17] {
@@ -190,7 +190,7 @@ fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
         assert_eq!(look(&cluster, 1, id).damaged, 0);
         cluster.check(id);
     }
-    // What is folded into one says it from then on.
+    // A fold into one notes the number from then on.
     cluster.collect(life(1), 1).unwrap();
     let path = all_pages(&cluster, 1);
     let pages = inspect_pages(cluster.directory(1).storage(), &path).unwrap().pages;
@@ -201,7 +201,7 @@ fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
     cluster.repair_and_check(&manifest, &[0]).unwrap();
 }
 
-// Nothing else is damaged, so it says what it said.
+// Nothing else is damaged, so it has the text that it had.
 #[test]
 fn a_damaged_note_is_what_it_was() {
     let (cluster, kept) = work();

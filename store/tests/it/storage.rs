@@ -1,4 +1,4 @@
-//! One suite for every storage: what the store relies on holds for the real directory and for the one in memory.
+//! One suite for every storage: the properties that the store relies on hold for the real directory and for the one in memory.
 
 use crate::common::{checkpoint, generation, job_file, restore};
 use store::job::{Depth, JobDirectory};

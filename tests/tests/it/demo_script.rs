@@ -1,5 +1,5 @@
-//! `./demo` and `./stillwire`, with a cargo and a python3 that do what a test wants: what is built, what is brought, and what is said where that cannot be.
-//! With real ones `tests/demo/run` runs them.
+//! `./demo` and `./stillwire`, with a cargo and a python3 under the test's control: the builds, the downloads, and the messages where these fail.
+//! `tests/demo/run` runs them with real ones.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// What the scripts call besides cargo and python3.
+/// Programs that the scripts call besides cargo and python3.
 const TOOLS: [&str; 13] = [
     "bash", "cat", "chmod", "dirname", "env", "mkdir", "mv", "readlink", "sh", "sleep", "tail", "timeout",
     "touch",
 ];
 
-/// A cargo that notes what it is to build, and builds a launcher that prints its arguments, its folder and its PATH.
+/// A cargo that notes its arguments, and builds a launcher that prints its arguments, its folder and its PATH.
 const CARGO: &str = r#"echo "$@" >>"$CARGO_TARGET_DIR/built"
 mkdir -p "$CARGO_TARGET_DIR/demo"
 printf '#!/bin/sh\necho "$@"\npwd\necho "$PATH"\n' >"$CARGO_TARGET_DIR/demo/stillwire"
@@ -34,7 +34,7 @@ struct Place {
 }
 
 impl Place {
-    /// `python3`: what it does; `None`: there is none.
+    /// `python3`: its script; `None`: there is none.
     fn new(python3: Option<&str>) -> Place {
         let place = Place { folder: tempfile::tempdir().expect("a folder") };
         fs::create_dir_all(place.target()).expect("a folder");
@@ -87,7 +87,7 @@ struct Said {
 }
 
 impl Said {
-    /// What the launcher has printed: its arguments, its folder, its PATH.
+    /// The launcher's output: its arguments, its folder, its PATH.
     fn launched(&self) -> Vec<&str> {
         assert_eq!((self.code, self.out.lines().count()), (Some(0), 3), "{self:?}");
         self.out.lines().collect()
@@ -131,7 +131,7 @@ fn without_python_the_native_program_is_shown_and_the_reason_is_said() {
         said.err.contains("python3 makes no environment (Debian: apt-get install python3-venv)"),
         "{said:?}"
     );
-    // Nobody is asked for what is not shown.
+    // A demo without MPI does not ask for python3.
     let said = place.run("demo", &["--native", "--json"]);
     assert_eq!(said.launched()[0], "demo --native --json");
     assert!(!said.err.contains("python3"), "{said:?}");

@@ -1,6 +1,5 @@
-//! Two processes over UDP, a message between them in each of the five states (Huo et al. 2006); both dump their ports and
-//! are killed with SIGKILL; two other processes load the dumps over other sockets, in a new life: the message arrives
-//! once, and its sender hears of it once.
+//! Two processes over UDP, a message between them in each of the five states (Huo et al. 2006); both dump their ports and are killed with SIGKILL.
+//! Two other processes load the dumps over other sockets, in a new life: the message arrives once, and its sender gets one completion.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -235,7 +234,7 @@ fn first(folder: PathBuf, me: u32, state: u32, bytes: usize) -> ! {
             1 => {}
             2 | 4 => process.transmit(),
             _ => {
-                // Until the other one has all there is to have: everything, or for state 5 what fits without a receive.
+                // Until the other one has all that it can get: everything, or for state 5 as much as fits without a receive.
                 let quiet = process.folder.join("dump-1");
                 process.run_until(|_| quiet.exists());
             }
@@ -291,7 +290,7 @@ fn second(folder: PathBuf, me: u32, state: u32, bytes: usize) {
         process.post();
     }
     process.run_until(|process| process.completions >= 1 && process.port.is_settled());
-    // Whatever could come twice comes now.
+    // A completion that could come twice comes now.
     let settled = Instant::now();
     process.run_until(|_| settled.elapsed() > Duration::from_millis(100));
     let other = process.folder.join(format!("result-{}", 1 - me));
@@ -299,7 +298,7 @@ fn second(folder: PathBuf, me: u32, state: u32, bytes: usize) {
     process.run_until(|_| other.exists());
 }
 
-/// Not a test: what the processes of the test run.
+/// Not a test: the work of the test's processes.
 #[test]
 fn a_process_of_the_test() {
     let Ok(role) = std::env::var(ROLE) else { return };

@@ -18,7 +18,7 @@ use store::{
 };
 use transport::{Epoch, JobId, Life, Rank};
 
-/// What a disk says of a sector that it cannot read.
+/// The disk's error for a sector that it cannot read.
 pub(crate) const EIO: i32 = 5;
 
 pub(crate) const RANKS: u32 = 2;

@@ -288,7 +288,7 @@ impl Cluster {
         }
     }
 
-    /// Protects a generation on all nodes: what each of them took.
+    /// Protects a generation on all nodes, and returns the cost to each.
     pub(crate) fn protect(&self, id: GenerationId, from: Option<GenerationId>) -> Vec<Statistics> {
         (0..self.nodes.len()).for_each(|node| self.order_protect(node, id, from));
         let protected = |node: &Node| match node.wait() {

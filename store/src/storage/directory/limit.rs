@@ -1,4 +1,4 @@
-//! What holds back the writing to a real disk.
+//! The limit on writing to a real disk.
 
 use std::time::{Duration, Instant};
 

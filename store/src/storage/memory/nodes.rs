@@ -30,7 +30,7 @@ pub(super) struct DirectoryNode {
     pub(super) unsynced: Vec<UnsyncedChange>,
 }
 
-/// One change of a directory's entries: for each name what it meant before and after.
+/// One change of a directory's entries: for each name its inode before and after.
 #[derive(Clone, Debug)]
 pub(super) struct UnsyncedChange {
     pub(super) names: Vec<(String, Option<Inode>, Option<Inode>)>,

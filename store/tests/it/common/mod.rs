@@ -1,4 +1,4 @@
-//! What the store's tests share: a job of two ranks whose every image has a content that only its place decides.
+//! Helpers of the store's tests: a job of two ranks whose every image has a content that only its place decides.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

@@ -225,7 +225,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes each node's image, and protects them: what changed since `from`.
+    /// Writes each node's image, and protects the changes since `from`.
     pub(crate) fn protect(
         &mut self,
         id: GenerationId,
@@ -326,7 +326,7 @@ impl Cluster {
         }
     }
 
-    /// Every node loses power; what was not durable is decided by `choose`.
+    /// Every node loses power; `choose` decides the fate of changes that were not durable.
     pub(crate) fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
         self.fuse.set(None);
         for disk in self.disks.iter().flatten() {
@@ -423,7 +423,7 @@ impl Cluster {
     }
 }
 
-/// Puts what lies below an image beside it: the image of the generation before it, if that one is whole, or what lies below that.
+/// Puts the base of an image beside it: the image of the generation before it, if that one is whole, or that one's base.
 fn lay_base(
     directory: &mut JobDirectory<Disk>,
     id: GenerationId,

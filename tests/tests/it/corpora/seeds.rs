@@ -71,7 +71,7 @@ fn captured(most: usize) -> Vec<u8> {
     file
 }
 
-/// Some of the frames below, and some that are no frames of ours: a pack does not know what it holds.
+/// Some of the frames below, and some that are no frames of ours: a pack does not know its content.
 fn pack_seeds() -> Vec<Seed> {
     let frames = frame_seeds();
     let some = drivers::pack::whole(frames.iter().take(8).map(|(_, frame)| frame.as_slice()));
@@ -440,7 +440,7 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// What a rank has done over PMI.
+/// A rank's state after some PMI requests.
 fn rank_state() -> RankState {
     RankState {
         name: "stillwire-7".into(),

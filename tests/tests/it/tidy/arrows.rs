@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::tidy::source;
 
-/// The project's crates, each with the crates it may know: closed under "knows what they know", downwards only.
+/// The project's crates, each with the crates it may know, including all that those may know: downwards only.
 const ARROWS: &[(&str, &[&str])] = &[
     // Arithmetic over bytes alone.
     ("stillwire-tag", &[]),
@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-parity", &[]),
     // The names of jobs, lives and epochs are the transport's.
     ("stillwire-store", &["stillwire-parity", "stillwire-tag", "stillwire-transport"]),
-    // What is copied outside the nodes; how a job runs is not its matter.
+    // Copies outside the nodes; independent of the way in which a job runs.
     ("stillwire-copies", &["stillwire-parity", "stillwire-store", "stillwire-tag", "stillwire-transport"]),
     (
         "stillwire-ckpt-glue",
@@ -48,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
-    // What lives in an unmodified program.
+    // The library inside an unmodified program.
     (
         "stillwire-agent",
         &[
@@ -64,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
-    // What libfabric loads.
+    // The library that libfabric loads.
     (
         "stillwire-provider",
         &[
@@ -81,7 +81,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
-    // Moves what the store computes, over the transport; knows processes for the places of their pages.
+    // Moves the store's results over the transport; knows processes for the places of their pages.
     (
         "stillwire-protector",
         &[
@@ -207,7 +207,7 @@ const PURE_MAY_USE: [(&str, bool); 8] = [
     ("zerocopy", false),
 ];
 
-/// What cargo says about the project's crates, without looking at any registry.
+/// Cargo's metadata of the project's crates, without looking at any registry.
 pub(crate) fn metadata() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -239,7 +239,7 @@ fn dependency_fault(name: &str, allowed: &[&str], dependency: &Value) -> Option<
     let target = dependency["name"].as_str().unwrap_or_default();
     let for_tests = dependency["kind"] == "dev";
     let own = ARROWS.iter().any(|(crate_name, _)| *crate_name == target);
-    // Tests of a crate may use what its users use, but no test pulls the simulator, the benches or the tool below them.
+    // Tests of a crate may use everything that its users use, but no test pulls the simulator, the benches or the tool below them.
     let below_tests =
         for_tests && !["stillwire-sim", "stillwire-bench", "stillwire-dev", "stillwire"].contains(&target);
     if own {

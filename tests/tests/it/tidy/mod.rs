@@ -1,5 +1,5 @@
-//! The tree keeps its own rules: who may know whom, what pure code may not say, rules that are cited, links that lead
-//! somewhere. Each check is a function that is shown here to find what it looks for.
+//! The tree keeps its own rules: dependencies between crates, words forbidden in pure code, rules that are cited, links that lead somewhere. Each
+//! check is a function; its tests show here that it finds the faults it looks for.
 
 mod arrows;
 mod links;

@@ -108,7 +108,7 @@ fn above(place: &str, found: Vec<String>, allowed: usize) -> Vec<String> {
     if allowed == 0 { found } else { [vec![total], found].concat() }
 }
 
-/// The forbidden phrases in pieces of text, whatever their case and however lines are broken.
+/// The forbidden phrases in pieces of text, in any case, also across line breaks.
 fn phrases(path: &str, pieces: &[Piece]) -> Vec<String> {
     let mut faults = Vec::new();
     for (line, text) in pieces {
@@ -157,7 +157,7 @@ fn prose(text: &str) -> Vec<Piece> {
     pieces
 }
 
-/// What a user can read of a source file: its string literals, and the documentation of types that clap reads.
+/// The text of a source file that a user can read: its string literals, and the documentation of types that clap reads.
 fn messages(file: &SourceFile) -> Vec<Piece> {
     let product = source::parts(file).product;
     let mut pieces = source::strings(&product);

@@ -1,4 +1,4 @@
-//! The project's files, and what of a source file is code, and what of the code is for tests.
+//! The project's files, the code of a source file, and the part of the code that is for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ fn char_end(bytes: &[u8], start: usize) -> usize {
     }
 }
 
-/// A source file's text in two: what goes into the product, and what is for tests; each with the other blanked out.
+/// A source file's text in two: the product's code, and the tests; each with the other blanked out.
 pub(crate) struct Parts {
     pub(crate) product: String,
     pub(crate) tests: String,

@@ -35,7 +35,7 @@ const WORLD_WORDS: [&str; 13] = [
 /// `HashMap` and `HashSet` of this crate have no random seed of their own: the hasher is named at each use.
 const SEEDLESS: &str = "hashbrown";
 
-/// What reaches the world from pure product code.
+/// Words by which pure product code reaches the world.
 pub(crate) fn impure(files: &[SourceFile]) -> Vec<String> {
     let pure = |file: &&SourceFile| {
         PURE_FOLDERS.iter().any(|folder| file.path.starts_with(folder))
@@ -45,7 +45,7 @@ pub(crate) fn impure(files: &[SourceFile]) -> Vec<String> {
 }
 
 fn impure_in(file: &SourceFile) -> Vec<String> {
-    // The numbers of errors are names, whoever defines them.
+    // The numbers of errors are names, even if libc defines them.
     let code = source::code_only(&source::parts(file).product).replace("nix::libc::E", "");
     let seedless = source::identifiers(&code).any(|(_, word)| word == SEEDLESS);
     let mut faults = Vec::new();
@@ -112,7 +112,7 @@ pub(crate) fn left_over(files: &[SourceFile]) -> Vec<String> {
         let rust = file.path.ends_with(".rs");
         let text = if rust { source::parts(file).product } else { file.text.clone() };
         for (index, line) in text.lines().enumerate() {
-            // How a process finds what another one has as its root is the same everywhere.
+            // The path to another process's root is the same on every machine.
             let line = line.replace("/proc/1/root", "");
             faults.extend(
                 places
