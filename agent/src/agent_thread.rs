@@ -55,7 +55,7 @@ pub(crate) fn run(
     }
 }
 
-/// Reads who this process is in a life that begins.
+/// Reads the launch of this process, in a life that begins.
 fn read_launch(stream: &UnixStream) -> Result<(Launch, Line), AgentError> {
     stream.set_read_timeout(Some(ENROL_MAX)).map_err(AgentError::Line)?;
     let launch = Launch::read(&mut &*stream)?;
@@ -83,7 +83,8 @@ fn revive(
     Ok(())
 }
 
-/// Ends a restored process whose ports cannot go on: nothing may leave it over what the saved one had of the system.
+/// Ends a restored process whose ports cannot continue: system resources of the saved process must not
+/// survive it.
 fn cannot_return(error: &AgentError) -> ! {
     eprintln!("stillwire: {error}");
     // SAFETY: ends the process; nothing of it is used afterwards.
@@ -109,7 +110,7 @@ struct LifeOfAgent {
 }
 
 impl LifeOfAgent {
-    /// Says that this process is there, and where its ports are.
+    /// Registers this process with the keeper, with the addresses of its ports.
     fn begin(rank: &'static ThisRank) -> Result<LifeOfAgent, AgentError> {
         let mut state = rank.lock();
         let launch = state.launch.clone();
@@ -230,7 +231,8 @@ impl LifeOfAgent {
         Ok(())
     }
 
-    /// Carries out what the participant wants. `true`: the process was restored meanwhile, and all that is known here is old.
+    /// Carries out the participant's requests. `true`: the process was restored meanwhile, and all that is
+    /// known here is old.
     fn perform(&mut self, stream: &UnixStream, images: &mut Images) -> Result<bool, AgentError> {
         while let Some(output) = self.participant.poll_output() {
             match output {

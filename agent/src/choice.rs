@@ -27,7 +27,8 @@ pub enum CaptureMode {
     Fork,
     /// Changed pages, if the kernel can report them and a whole image to build on exists.
     Scan,
-    /// What holds something else than in the last whole image: a fork compares. The kernel is asked nothing.
+    /// Pages whose content differs from the last whole image: a fork compares them. The kernel is not
+    /// queried.
     Content,
     /// No fork: the program waits until all is written.
     Sync,
@@ -100,7 +101,7 @@ impl Plan {
     }
 }
 
-/// The last whole image, if what was written since is known, or what it holds.
+/// The last whole image, if later writes, or its content, are known.
 struct Whole {
     base: Base,
     runs: Vec<PageRun>,
@@ -135,7 +136,8 @@ impl Choice {
         Choice { mode: CaptureMode::of_environment(), tracking, whole: None, costs }
     }
 
-    /// What the next image is made of. Ordinary code, before anything stands still; `declared` without what is watched.
+    /// The pages of the next image and their source. Ordinary code, before anything stands still; `declared`
+    /// without the watched memory.
     pub(crate) fn plan(
         &mut self,
         directory: &mut JobDirectory<Directory>,
@@ -185,7 +187,7 @@ impl Choice {
         self.mode == CaptureMode::Auto && !is_armed && track::bytes().is_ok_and(|bytes| bytes.are_huge())
     }
 
-    /// A fork costs the same pause either way; comparing saves what is written afterwards.
+    /// A fork costs the same pause either way; comparing reduces the bytes written afterwards.
     fn plan_by_content(
         &mut self,
         directory: &mut JobDirectory<Directory>,
@@ -248,7 +250,7 @@ impl Choice {
         }
     }
 
-    /// Before a whole image is taken: what is written from here on counts.
+    /// Before a whole image is taken: writes count from here on.
     fn arm(&mut self, declared: &Declared) -> bool {
         let Tracking::Ready { tracker, is_armed } = &mut self.tracking else { return false };
         let scope = match self.mode {
@@ -262,7 +264,7 @@ impl Choice {
             _ if track::bytes().is_ok_and(|bytes| !bytes.are_armed()) => return false,
             _ => Scope::Small,
         };
-        // What counted on top of the last whole image does not any more.
+        // Arming restarts the record of changes: no image can build on the last whole one any more.
         self.whole = None;
         match tracker.arm(declared, scope) {
             Ok(()) => *is_armed = true,
@@ -279,7 +281,7 @@ impl Choice {
         }
     }
 
-    /// Says what is ours.
+    /// Declares our own descriptors and memory.
     pub(crate) fn declare(&self, declared: &mut Declared) {
         if let Tracking::Ready { tracker, .. } = &self.tracking {
             tracker.declare(declared);
@@ -324,7 +326,7 @@ impl Choice {
         self.costs.paid();
     }
 
-    /// What was learnt from a pause in which so many bytes were copied, if they were.
+    /// Learns the costs from a pause, in which `copied_bytes` were copied, if any.
     pub(crate) fn captured(&mut self, plan: &Plan, mode: Mode, pause: &Pause, copied_bytes: u64) {
         self.costs.captured(mode, pause, copied_bytes, plan.scan_ns);
     }

@@ -73,7 +73,7 @@ mod tests {
             wanted(&runs, &[run(11, 2), run(13, 1), run(21, 1), run(30, 5)]),
             [1..3, 3..4, 5..6, 6..11]
         );
-        // What the base has not is found missing where the process is put together.
+        // Pages that the base lacks are found missing where the process is put together.
         assert_eq!(wanted(&runs, &[run(5, 7), run(15, 3), run(19, 12)]), [0..2, 4..6, 6..7]);
     }
 }

@@ -43,14 +43,14 @@ enum Attempt<'a> {
     Restored(FrozenPorts<'a>),
 }
 
-/// By what names descriptors are handed to a restored process, besides the keeper's line.
+/// The names under which descriptors are handed to a restored process, besides the keeper's line.
 pub(crate) const LINE: &str = "keeper";
 const OUTPUTS: [(&str, RawFd); 2] = [("stdout", libc::STDOUT_FILENO), ("stderr", libc::STDERR_FILENO)];
 
 /// The launcher's socket for an MPI library.
 const PMI: &str = "pmi";
 
-/// The job's standard input, and the count of what was given of it.
+/// The job's standard input, and the count of its bytes given so far.
 const INPUT: &str = "stdin";
 const INPUT_COUNT: &str = "stdin count";
 
@@ -78,7 +78,7 @@ struct Writing {
     freeze: Duration,
     dump: Duration,
     thaw: Duration,
-    /// What the program had read of the job's standard input.
+    /// Bytes that the program had read of the job's standard input at the cut.
     input_read: Option<u64>,
     since: Instant,
     /// Of copies that are written here, so far.
@@ -103,7 +103,7 @@ impl Writing {
 /// Version of the section of kind [`kinds::PROCESS_IDS`].
 const IDS_VERSION: u16 = 1;
 
-/// What a section of kind [`kinds::PROCESS_IDS`] says.
+/// The last process id, from a section of kind [`kinds::PROCESS_IDS`]; `None`: the section's length is wrong.
 #[must_use]
 pub fn last_id(section: &[u8]) -> Option<u32> {
     section.try_into().ok().map(u32::from_le_bytes)
@@ -131,7 +131,8 @@ pub(crate) fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>,
 pub(crate) struct Images {
     directory: JobDirectory<Directory>,
     line: RawFd,
-    /// What the program was given as its outputs: it may have closed them, or put other files in their place.
+    /// The program's outputs as it was given them: it may have closed them, or put other files in their
+    /// place.
     outputs: Vec<(String, OwnedFd)>,
     pmi: Option<RawFd>,
     writing: Option<Box<Writing>>,
@@ -275,7 +276,8 @@ impl Images {
         match taken {
             Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw }) => {
                 let writer = core::mem::ManuallyDrop::into_inner(writer);
-                // What was given since the cut is not given again: that does no harm.
+                // A restored process does not reuse ids that were assigned since the cut: skipping them does
+                // no harm.
                 let (since, last) = (entered, last_id_here());
                 let writing = Writing {
                     generation,
@@ -305,8 +307,8 @@ impl Images {
         }
     }
 
-    /// Looks at the process, then freezes its ports: the look takes far longer than they should stand. What rails have mapped or opened
-    /// meanwhile makes another look necessary.
+    /// Looks at the process, then freezes its ports: the look takes far longer than they should stand.
+    /// Mappings and descriptors that rails make meanwhile make another look necessary.
     fn freeze<'a>(
         &self,
         writer: &ImageWriter<DirectoryFile>,
@@ -383,7 +385,7 @@ impl Images {
         let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
         let (prepared, mut frozen_ports) = self.freeze(writer, endpoints, plan)?;
         let frozen = Instant::now();
-        // R2: what is in the image has the new epoch.
+        // R2: the state in the image has the new epoch.
         frozen_ports.raise(epoch);
         let ports = frozen_ports.dump();
         let dump = frozen.elapsed();
@@ -416,7 +418,7 @@ impl Images {
         ports.collect()
     }
 
-    /// What has become of the image that is being written, once it has.
+    /// The outcome of the image that is being written; `None`: it is not known yet.
     pub(crate) fn look(&mut self) -> Option<Input> {
         let now = Instant::now();
         let writing = self.writing.as_mut().filter(|writing| writing.due <= now)?;

@@ -5,8 +5,9 @@ use core::time::Duration;
 /// A program that has run for so long is the one that a person means, and not one that only starts another in its own place (`env`, `nice`).
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
-/// While a forked process writes an image, the agent looks whether it has ended after each such part of the time that it has taken so far: it notices that late,
-/// beside what writing took, and an image that is held back for minutes costs the program few looks.
+/// While a forked process writes an image, the agent looks after each such part of the time so far whether it
+/// has ended. The delay is short beside the time of writing; an image that is held back for minutes costs the
+/// program few looks.
 pub(crate) const WRITING_LOOKS: u32 = 64;
 
 /// Bounds of the time between two such looks.

@@ -33,13 +33,14 @@ pub const LAUNCHERS_VARIABLE: &str = "STILLWIRE_PMI_FD";
 /// The code of state that cannot be saved, for a participant (`Input::Unsavable`): the rank's PMI.
 pub(crate) const UNSAVABLE_PMI: u32 = 1;
 
-/// What a program that exits must know so that its last words are heard: an abort is followed by the end of its process.
+/// State with which an exiting program waits until the launcher can read its last messages: an abort is
+/// followed by the end of its process.
 struct LastWords {
     /// The process that is the rank: its forks are none. 0: no process is in between.
     process: AtomicI32,
     /// Our end of the pair.
     socket: AtomicI32,
-    /// What was read from there is on its way to the line.
+    /// Bytes read from there are on their way to the line.
     carrying: AtomicBool,
 }
 
@@ -59,7 +60,7 @@ impl LastWords {
     }
 }
 
-/// Called when the program exits: waits until the launcher can read what it has said.
+/// Called when the program exits: waits until the launcher can read its messages.
 extern "C" fn say_last_words() {
     if LAST_WORDS.process.load(Ordering::Acquire) != getpid().as_raw() {
         return;
@@ -115,8 +116,9 @@ impl Pmi {
             unsafe { std::env::set_var(LAUNCHERS_VARIABLE, moved.to_string()) };
         }
         let (ours, theirs) = UnixStream::pair().map_err(AgentError::Line)?;
-        // SAFETY: the number is one that the launcher gave this process for PMI, or a process before it its end of such a pair; what
-        // was open there is open under another number, or of no use any more. Its owner, the program's library, has not begun.
+        // SAFETY: the number is one that the launcher gave this process for PMI, or a process before it its
+        // end of such a pair; the file that was open there is open under another number, or of no use any
+        // more. Its owner, the program's library, has not begun.
         if unsafe { libc::dup2(theirs.as_raw_fd(), place) } < 0 {
             return Err(failed(Errno::last()));
         }
@@ -129,7 +131,7 @@ impl Pmi {
         Ok(Some(Pmi { relay: Relay::new(Sabotage::none()), stream: Some(ours), told: None }))
     }
 
-    /// What to wait for.
+    /// The socket and the events to poll for; `None`: nothing to wait for.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, self.relay.has_room());

@@ -29,7 +29,7 @@ fn waiting(number: RawFd) -> Option<Vec<u8>> {
     bytes.starts_with(&launch::MAGIC).then_some(bytes)
 }
 
-/// Programs that only start others, in their own place at last. What they start takes the rank slot.
+/// Programs that only start others, in their own place at last. Their children take the rank slot.
 const SHELLS: [&str; 8] = ["ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"];
 
 /// Whether this is the executable of a shell, which never takes a rank slot itself.

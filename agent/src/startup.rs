@@ -48,7 +48,7 @@ pub fn enter() {
     let outcome = RankSlot::find().and_then(|slot| slot.map_or(Ok(()), begin));
     if let Err(error) = outcome {
         eprintln!("stillwire: {error}");
-        // What the constructors of libraries have registered is of no use to anybody.
+        // Handlers that the constructors of libraries have registered are of no use here.
         // SAFETY: ends the process; nothing of it is used afterwards.
         unsafe { libc::_exit(EXIT_NOT_STARTED) };
     }
@@ -59,7 +59,7 @@ fn begin(slot: RankSlot) -> Result<(), AgentError> {
     if let Some(generation) = slot.launch.restore {
         let reader = directory.open_committed_image(generation, slot.launch.rank)?;
         if reader.find(kinds::PROCESS).is_err() {
-            // The program, which a script has started, named what was saved, and will read it.
+            // The program, which a script has started, declared its state, and will read it.
             return Ok(());
         }
         match restore(&slot, &mut directory, generation, &reader)? {}
@@ -97,7 +97,7 @@ fn settle(pmi: Option<&Pmi>) {
     this_rank::hush();
 }
 
-/// Makes this process what the image says. Returns only if that fails.
+/// Makes this process the one in the image. Returns only if that fails.
 fn restore(
     slot: &RankSlot,
     directory: &mut JobDirectory<Directory>,

@@ -1,7 +1,8 @@
 //! The rank that this process is, for owners of ports in it: its identity, the keeper's line, and its open ports.
 //!
-//! One lock guards all of it. It is taken before the gate of an endpoint, and the agent holds it across a cut: what a program does with a
-//! port happens before the cut or after it, and nothing is half said to a keeper that a restored process does not have any more.
+//! One lock guards all of it. It is taken before the gate of an endpoint, and the agent holds it across a
+//! cut. So a program's call on a port happens before the cut or after it. No message to a keeper is cut in
+//! half: a restored process has another keeper.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -23,7 +24,8 @@ use transport::{Epoch, LinkIndex, PortId, Rank, RawAddress};
 
 use crate::limits::{ANSWERS_MAX, LAST_WORDS_MAX, RANK_SLOT_MAX};
 
-/// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
+/// The keeper's answer about a closed port: the port of ours that asked, the closed one, the first frame that
+/// it has not received.
 type Answer = (PortId, PortId, u64);
 
 /// Wakes the agent: for a rank slot to take at once, an epoch that traffic has brought, a message that waits.
@@ -152,7 +154,7 @@ impl State {
         self.line.send(&control)
     }
 
-    /// Hands over what the program's ports say, as soon as the job runs.
+    /// Hands over messages of the program's ports, as soon as the job runs.
     pub(crate) fn say(&mut self, message: Message) {
         match &mut self.unsaid {
             Some(unsaid) => unsaid.push(message),
@@ -171,7 +173,7 @@ impl State {
         closed_port(port, links).for_each(|message| self.say(message));
     }
 
-    /// The job runs in this life: all peers are where `locations` says.
+    /// The job runs in this life: all peers are at the addresses in `locations`.
     pub(crate) fn begin_life(&mut self, locations: AddressTable) {
         self.locations = locations;
         let unsaid = self.unsaid.take().unwrap_or_default();
@@ -253,7 +255,7 @@ impl State {
         }
     }
 
-    /// Has rails that have died go on, looks at a change that is under way, and says when to look again.
+    /// Revives dead rails, looks at a change that is under way, and returns when to look again.
     pub(crate) fn attend_rails(&mut self) -> Option<Instant> {
         if RAIL_DIED.swap(false, Ordering::Relaxed) {
             self.nics.note_news(Instant::now());
@@ -343,7 +345,7 @@ impl ThisRank {
     /// Opens a port in this life, with its key, in the rank's epoch; it is part of every image from then on, until [`ThisRank::close_port`].
     ///
     /// # Errors
-    /// What `open` says.
+    /// The errors of `open`.
     pub fn open_port<E>(
         &self,
         port: PortId,
@@ -397,12 +399,12 @@ impl ThisRank {
         endpoint.connect(peer, state.locations.get(&peer).map_or(rails, Vec::as_slice))
     }
 
-    /// Asks the keeper what a peer's port had received of `port` when it closed, if it has.
+    /// Asks the keeper how much of `port`'s frames a peer's port had received when it closed, if it has.
     pub fn ask(&self, peer: PortId, port: PortId) {
         self.lock().say(Message::ClosedQuery { port: peer, peer: port });
     }
 
-    /// What has come for `port`: closed peers, and the first frame that each has not got.
+    /// The answers received for `port`: closed peers, and the first frame that each has not received.
     pub fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
         let mut state = self.lock();
         let ours = state.answers.extract_if(.., |(asker, ..)| *asker == port);
@@ -464,7 +466,7 @@ mod tests {
     fn heard(keeper: &mut UnixStream) -> Vec<(u32, Message)> {
         let mut reader = ControlReader::new(ControlKey::new(&KEY));
         let mut bytes = vec![0; 1 << 16];
-        // Nothing may have been said.
+        // There may be no message.
         let read = keeper.read(&mut bytes).unwrap_or(0);
         reader.feed(&bytes[..read]);
         std::iter::from_fn(|| reader.next().unwrap())

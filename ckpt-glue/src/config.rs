@@ -33,14 +33,14 @@ pub enum OnFault {
     Abort,
 }
 
-/// What is done when a rank ends by itself with an exit code, in the middle of its program.
+/// The reaction to a rank that ends by itself with an exit code, in the middle of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnExit {
     /// The job ends with that code: the program would end in the same way the next time.
     #[default]
     Fail,
-    /// It is a fault as any other: [`OnFault`] says what follows.
+    /// It is a fault as any other: [`OnFault`] sets the reaction.
     Restart,
 }
 
@@ -174,7 +174,7 @@ impl JobConfig {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Checks what the types cannot.
+    /// Checks the rules that the types cannot express.
     ///
     /// # Errors
     /// With the first field that is wrong.

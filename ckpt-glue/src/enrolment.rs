@@ -1,4 +1,4 @@
-//! How a rank comes into its life: it says where it can be reached and waits until it knows where all others are.
+//! A rank's entry into its life: it sends its addresses and waits for those of all others.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ pub struct Enrolment {
 /// Why a rank cannot come into its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EnrolmentError {
-    /// The keeper says run, but part of the address table never came.
+    /// The keeper started the run, but part of the address table never came.
     #[error("the address table has {found} ports, the keeper counted {expected}: a control message was lost")]
     PortsMissing {
         /// Ports that the keeper counted.

@@ -1,4 +1,4 @@
-//! What can be wrong with the input of this crate. Faults of a job are not errors: they are events of its machines.
+//! Errors in the input of this crate. Faults of a job are not errors: they are events of its machines.
 
 use crate::limits::{FAN_OUT_MAX, NODES_MAX, RANKS_MAX};
 use crate::names::NodeIndex;
@@ -110,7 +110,7 @@ pub enum Malformed {
         what: &'static str,
         /// Its bound.
         expected: usize,
-        /// Entries said to be there.
+        /// Entries by the count.
         found: usize,
     },
     /// A layout that cannot be.

@@ -129,7 +129,7 @@ impl Layout {
         self.place(node).map_or(0..0, |place| self.firsts[place]..self.firsts[place + 1])
     }
 
-    /// To whom the keeper of `node` reports; `None` if the node is not in the layout.
+    /// The party to which the keeper of `node` reports; `None` if the node is not in the layout.
     #[must_use]
     pub fn parent(&self, node: NodeIndex) -> Option<Party> {
         let place = self.place(node)?;

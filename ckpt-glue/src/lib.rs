@@ -1,8 +1,8 @@
 //! One checkpoint of one job: coordinator, participant, keeper, recovery. Pure state machines.
 //!
-//! Nothing here can reach a clock, a socket, a thread or a file. Each machine takes inputs and the time as arguments and
-//! hands out what it wants done, in order; the launcher carries it out with processes, sockets and files, the simulator
-//! with a model of them.
+//! Nothing here can reach a clock, a socket, a thread or a file. Each machine takes inputs and the time as
+//! arguments and returns its outputs, in order. The launcher carries them out with processes, sockets and
+//! files, the simulator with a model of them.
 //!
 //! | machine         | where                  | decides                                                               |
 //! |-----------------|------------------------|-----------------------------------------------------------------------|
@@ -49,7 +49,7 @@
 //! C v R  Committed(epoch)                 C > S older generations may go
 //!
 //! R ^ C  NoImage(reason)                  instead, at once, if a rank has none; or the time is over:
-//! C v R  Abandon(epoch)                   whoever has not raised its epoch does, images are dropped
+//! C v R  Abandon(epoch)                   ranks that have not raised their epoch do, images are dropped
 //! ```
 //!
 //! **A failure** (R7, R9).

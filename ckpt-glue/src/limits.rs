@@ -55,8 +55,8 @@ pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
 /// Longest time that the coordinator waits for the counts of all native ranks.
 pub const POINT_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// After this time a keeper names a rank of its own that has not said its count: before the coordinator gives up, which
-/// knows only that a rank is missing.
+/// After this time a keeper names a rank of its own that has not reported its count. This is before the
+/// coordinator gives up, which knows only that a rank is missing.
 pub const POINT_SILENCE: Duration = Duration::from_secs(2);
 
 /// Counted points that the coordinator names ahead of the fastest rank, at most. A point that is too far ahead is not
@@ -90,14 +90,14 @@ pub const POINT_WIDENINGS_MAX: u32 = 12;
 /// Checkpoints abandoned in a row for points that did not line up, after which the user is informed.
 pub const MISALIGNED_REPORT_AFTER: u32 = 3;
 
-/// Longest wait for all nodes to say that their processes of the old life are dead (R9).
+/// Longest wait for reports from all nodes that their processes of the old life are dead (R9).
 pub const FENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Longest wait for the outcome of a commit when all ranks have ended: as long as the store gets elsewhere.
 pub const COMMIT_OUTCOME_MAX: Duration = FENCE_MAX;
 
-/// A record that is not durable after this time is reported, and again after twice as long each time. It is waited for all the same: what
-/// may be on disk is neither abandoned nor decided anew (R1, R9).
+/// A record that is not durable after this time is reported, and again after twice as long each time. The
+/// coordinator keeps waiting: a record that may be on disk is neither abandoned nor decided anew (R1, R9).
 pub const DISK_REPORT_AFTER: Duration = Duration::from_secs(10);
 
 /// Longest pause between two attempts to recover. A life whose ranks have run for as long was worth its start, even if it has committed nothing:
@@ -151,8 +151,8 @@ pub const PMI_FIELDS_MAX: usize = 32;
 /// Bytes of a PMI command that has several lines: a `spawn` with its arguments and hints.
 pub const PMI_LONG_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a PMI request that travels in a control message: a `spawn` of a rank that is saved whole. What waits on a rank's line is
-/// bounded too (`session::limits::LINE_BYTES_MAX`).
+/// Bytes of a PMI request that travels in a control message: a `spawn` of a rank that is saved whole.
+/// Messages that wait on a rank's line are bounded, too (`session::limits::LINE_BYTES_MAX`).
 pub const PMI_REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Bytes of entries in one part of a rank's PMI state.

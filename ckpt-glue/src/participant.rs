@@ -80,12 +80,12 @@ pub enum Output {
         /// The epoch from then on.
         epoch: Epoch,
     },
-    /// Stop writing the image of this cut and throw away what is there. No answer.
+    /// Stop writing the image of this cut and discard the written part. No answer.
     CancelImage {
         /// The cut.
         epoch: Epoch,
     },
-    /// The generation of this epoch is durable: what is kept for older ones may go.
+    /// The generation of this epoch is durable: state kept for older ones may go.
     Committed {
         /// Its epoch.
         epoch: Epoch,
@@ -160,7 +160,8 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// The participant of a rank that begins its life in `epoch` with `count` points passed (0, or what its image says).
+    /// The participant of a rank that begins its life in `epoch` with `count` points passed (0, or the count
+    /// in its image).
     #[must_use]
     pub fn new(rank: Rank, mode: CutMode, epoch: Epoch, count: u64, sabotage: Sabotage) -> Participant {
         Participant {
@@ -236,7 +237,7 @@ impl Participant {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles timeouts that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let State::Waiting { epoch, point, until, stands, .. } = self.state
             && now >= until

@@ -2,7 +2,7 @@
 //!
 //! * [`CheckpointProtocol`]: the work in normal running, and the ranks that must roll back. `coordinated`.
 //! * [`FaultDetector`]: which reports are faults. `process-death`.
-//! * [`RecoveryProtocol`]: what is done about a fault. `restart`.
+//! * [`RecoveryProtocol`]: the reaction to a fault. `restart`.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -109,7 +109,7 @@ pub enum RefuseReason {
     NotRunning,
     /// All ranks have finished.
     Finishing,
-    /// Not all ranks said how many points they have passed.
+    /// Not all ranks reported how many points they have passed.
     NoAnswer,
     /// No epoch number is left in this life.
     EpochsUsedUp,
@@ -211,7 +211,7 @@ pub trait CheckpointProtocol: core::fmt::Debug + Send {
     fn handle(&mut self, now: Instant, input: CheckpointInput);
     /// R9: the life is over; nothing of it is committed from now on.
     fn fence(&mut self);
-    /// Does what is due.
+    /// Handles timeouts that are due.
     fn handle_timeout(&mut self, now: Instant);
     /// When [`CheckpointProtocol::handle_timeout`] has something to do.
     fn poll_timeout(&self) -> Option<Instant>;
@@ -292,7 +292,7 @@ pub enum Plan {
 /// Why a job ends after a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
-    /// The configuration says so.
+    /// The configuration sets it.
     OnFaultAbort,
     /// The program asked for it.
     ProgramAborted,
@@ -331,7 +331,7 @@ pub enum StopReason {
 pub trait RecoveryProtocol: core::fmt::Debug + Send {
     /// Its name in job files.
     fn name(&self) -> &'static str;
-    /// What to do about `fault`.
+    /// The reaction to `fault`.
     fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan;
 }
 

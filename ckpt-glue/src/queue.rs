@@ -1,4 +1,4 @@
-//! The queue through which every machine of this crate hands out what it wants done.
+//! The queue of a machine's outputs; every machine of this crate has one.
 
 use alloc::collections::VecDeque;
 

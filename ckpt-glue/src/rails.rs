@@ -1,9 +1,9 @@
 //! R29: the change of all ranks of a life to another NIC, at an address of another kind or place, as the coordinator leads it.
 //!
 //! ```text
-//! C > R  OpenRail(nic)              each opens it beside what it has; R > C RailOpened(ports), or why not
+//! C > R  OpenRail(nic)              each opens it beside its own; R > C RailOpened(ports), or why not
 //! C > R  MeetRails(all ports)       each finds the way to all others; R > C RailsMet, when nothing needs the old rail any more
-//! C      decides                    what is decided is not taken back: lives to come open this NIC
+//! C      decides                    the decision is not taken back: lives to come open this NIC
 //! C > R  ChangeRails(decided)       each closes the old one; R > C HandedOver
 //! ```
 //!
@@ -25,16 +25,16 @@ use crate::sabotage::{Rule, Sabotage};
 /// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
-    /// A rank has said this.
+    /// A rank has sent this.
     Said {
-        /// Who.
+        /// The sender.
         rank: Rank,
         /// The message; one of another change is ignored.
         message: Message,
     },
     /// A rank has ended; whether it should have is others' matter.
     Ended {
-        /// Who.
+        /// The rank.
         rank: Rank,
     },
     /// The life is over.
@@ -46,7 +46,7 @@ pub enum Input {
 pub enum Output {
     /// Send to these ranks.
     Tell {
-        /// Whom.
+        /// The ranks.
         ranks: Vec<Rank>,
         /// Its name.
         message: Message,

@@ -6,7 +6,7 @@
 //!    generation is the newest committed one is asked only afterwards, so the answer cannot change.
 //! 2. *Decide.* A new life and that generation, durable before anything acts on it. A restart after a crash finds the
 //!    decision.
-//! 3. *Start.* Every rank restores what the decision names. A fault here is a fault like any other: back to 1, with a new
+//! 3. *Start.* Every rank restores the generation of the decision. A fault here is a fault like any other: back to 1, with a new
 //!    life.
 
 use alloc::collections::BTreeSet;
@@ -97,8 +97,9 @@ pub enum Output {
         /// Whether there was no life yet.
         first: bool,
     },
-    /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed generation. Also
-    /// asked before the first life, where it settles what an earlier launcher left.
+    /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed
+    /// generation. Also asked before the first life, where it settles the state that an earlier launcher
+    /// left.
     FenceStore {
         /// Counter of the life to come; the answer names it.
         counter: u32,
@@ -205,7 +206,7 @@ pub struct Settings {
 pub enum Phase {
     /// Not begun.
     Idle,
-    /// Ending what runs.
+    /// Ending all processes.
     Fencing,
     /// Pausing.
     BackingOff,
@@ -371,7 +372,7 @@ impl Recovery {
         }
     }
 
-    /// Does what is due. A life that does not come up in time is for the caller to report as a fault: see
+    /// Handles timeouts that are due. The caller reports a life that does not come up in time as a fault: see
     /// [`Recovery::start_timed_out`].
     pub fn handle_timeout(&mut self, now: Instant) {
         match &self.state {
@@ -408,7 +409,7 @@ impl Recovery {
         matches!(self.state, State::Starting { until: Some(until) } if now >= until)
     }
 
-    /// When [`Recovery::handle_timeout`] or [`Recovery::start_timed_out`] has something to say.
+    /// When [`Recovery::handle_timeout`] or [`Recovery::start_timed_out`] may report something.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -546,8 +547,9 @@ impl Recovery {
         Decision { life, restore }
     }
 
-    /// Whether the program may start from the beginning, there being nothing to restore. Once something is committed it never does by itself: what was
-    /// lost may come back, and would not count in a life that began without it (R9).
+    /// Whether the program may start from the beginning, there being nothing to restore. Once something is
+    /// committed it never does by itself: a lost generation may come back, and would not count in a life that
+    /// began without it (R9).
     fn may_begin_anew(&self, committed: bool) -> bool {
         let is_first = self.life.is_none();
         let nothing_is_lost = !committed && self.committed.is_none();

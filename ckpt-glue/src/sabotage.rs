@@ -24,7 +24,7 @@ pub enum Rule {
     /// R25 out: a program is given an answer over PMI that depends on other ranks' requests after a cut that its own
     /// rank has not taken.
     PmiAhead,
-    /// R29 out: a change of NIC is decided when the first rank says that it could close the old one.
+    /// R29 out: a change of NIC is decided when the first rank reports that it could close the old one.
     RailsUndecided,
 }
 

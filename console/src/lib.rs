@@ -1,4 +1,5 @@
-//! What the command lines share: numbers in arguments, sizes and times in words, progress on standard error.
+//! Shared parts of the command lines: numbers in arguments, sizes and times in words, progress on standard
+//! error.
 
 mod number;
 mod progress;

@@ -1,4 +1,5 @@
-//! Progress of a long command, on standard error: what it does, how much is done, how long it has run, how long it will take.
+//! Progress of a long command, on standard error: its current step, the share done, the time so far, the time
+//! left.
 //!
 //! On a terminal one line is rewritten, and erased at the end. Elsewhere, as in a log, a line is printed at most every ten seconds. Commands that end sooner print
 //! nothing. A thread prints, so that a step that takes minutes is no silence.
@@ -30,7 +31,7 @@ const ERASE: &str = "\r\x1b[K";
 const CUT_OFF: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
-/// What is counted.
+/// The unit of progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Steps, one after the other: `3 of 26`.
@@ -60,13 +61,13 @@ impl Shared {
     }
 }
 
-/// What has been done of what.
+/// The progress of some work.
 #[derive(Debug)]
 struct Work {
     name: String,
     what: String,
     unit: Unit,
-    /// Steps that have begun, or what has been counted.
+    /// Steps that have begun, or things counted.
     done: u64,
     /// 0: nobody knows.
     total: u64,
@@ -166,7 +167,7 @@ impl Progress {
         self.shared.lock().work.count(done, Instant::now());
     }
 
-    /// What is being done now.
+    /// Sets the description of the current step.
     pub fn doing(&self, what: fmt::Arguments<'_>) {
         self.shared.lock().work.what = what.to_string();
     }
@@ -263,7 +264,7 @@ impl Work {
         (self.done, self.done_at) = (done, now);
     }
 
-    /// Time that is left, if what is left goes on as fast as what is done.
+    /// Time that is left, if the rest goes as fast as the part that is done.
     fn left(&self, now: Instant) -> Option<Duration> {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let (done, left) = match self.unit {

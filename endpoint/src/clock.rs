@@ -9,7 +9,8 @@ use transport::Instant;
 /// seconds and nanoseconds apart three times on the way.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// Changes only while the gate is held. Relaxed: who reads an older one sees a time that is too early or too late once.
+    /// Changes only while the gate is held. Relaxed: a thread that reads an older one sees a time that is too
+    /// early or too late once.
     started_ns: AtomicU64,
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use drivers::DriverError;
 use transport::config::{LINKS_MAX, RAILS_MAX};
 
-/// Why an endpoint could not do what it was asked.
+/// The reason why a call on an endpoint failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Rails beyond the bound.
@@ -100,7 +100,7 @@ pub enum EndpointError {
         /// Links with something left.
         links: usize,
     },
-    /// Peers that live have not received what was sent to them, and were not waited for any longer.
+    /// Live peers have not received all messages, and were not waited for any longer.
     #[error(
         "closing waited {waited:.0?} for {links} peers to receive their messages, and timed out: messages that they have not received are lost"
     )]

@@ -44,14 +44,15 @@ pub struct Frozen<'a> {
 }
 
 impl Endpoint {
-    /// Brings what a dump will read into the caches, while messages still come and go: a port with a thousand links is dumped in a third of
-    /// the time then. It belongs right before [`Endpoint::freeze`], like [`nic_freeze::make_room`]. The gate is given up between the links.
+    /// Brings data that a dump will read into the caches, while messages still come and go: a port with a
+    /// thousand links is dumped in a third of the time then. It belongs right before [`Endpoint::freeze`],
+    /// like [`nic_freeze::make_room`]. The gate is given up between the links.
     pub fn warm(&self) {
         let mut next = Some(0);
         while let Some(first) = next {
             let mut inner = self.shared.lock();
             next = inner.port.warm(first, WARMED_AT_A_TIME);
-            // What a freeze itself needs comes last, so that it is still there.
+            // Data that a freeze itself needs comes last, so that it is still in the caches.
             if next.is_none() {
                 inner.collect_all();
             }
@@ -67,8 +68,8 @@ impl Endpoint {
     /// Freezes the endpoint: takes the gate, drains the rails, stops the port. Never waits for a peer.
     ///
     /// # Errors
-    /// [`EndpointError::DrainTimeout`] if a NIC keeps a buffer for longer than `deadline`: the endpoint goes on running.
-    /// [`EndpointError::Uncheckpointable`] in a build that was made to measure what this costs.
+    /// [`EndpointError::DrainTimeout`] if a NIC keeps a buffer for longer than `deadline`: the endpoint goes
+    /// on running. [`EndpointError::Uncheckpointable`] in a build for measuring the cost of checkpoints.
     pub fn freeze(&self, deadline: Duration) -> Result<Frozen<'_>, EndpointError> {
         if !CHECKPOINTABLE {
             return Err(EndpointError::Uncheckpointable);
@@ -177,8 +178,9 @@ impl Frozen<'_> {
         self.inner.system()
     }
 
-    /// In a process that was restored with this frozen endpoint in its memory: goes on in a new life, on new rails. What the old rails had of
-    /// the system ended with the process that was saved, and nothing of it is given back. Every peer has to be connected anew.
+    /// In a process that was restored with this frozen endpoint in its memory: continues in a new life, on
+    /// new rails. System resources of the old rails ended with the process that was saved; none of them is
+    /// released. Every peer has to be connected anew.
     ///
     /// # Errors
     /// [`EndpointError::Rails`], [`EndpointError::Descriptor`]: the endpoint is of no use then.

@@ -11,7 +11,8 @@ use crate::gate::Endpoint;
 use crate::inner::{Inner, rail_index};
 
 impl Endpoint {
-    /// Adds a rail of the network to the others; nothing leaves over it before [`Endpoint::reach`] has said where a peer is on it. Returns its number.
+    /// Adds a rail of the network to the others; nothing leaves over it before [`Endpoint::reach`] has set a
+    /// peer's address on it. Returns its number.
     ///
     /// # Errors
     /// [`EndpointError::Rails`]: there are too many. [`EndpointError::Descriptor`]: its frames could not wake sleepers;
@@ -39,7 +40,7 @@ impl Endpoint {
         Ok(rail)
     }
 
-    /// Says where a peer is on a rail that was added. Nothing happens for a peer without a link.
+    /// Sets the address of a peer on a rail that was added. Nothing happens for a peer without a link.
     ///
     /// # Errors
     /// [`EndpointError::Driver`]: the rail finds no way to it.
@@ -66,8 +67,8 @@ impl Endpoint {
         self.with_port(|port| port.longest_on_its_way(rail_index(rail)))
     }
 
-    /// Closes a rail, alive or dead, for good. What is on its way over it is lost, and sent again over the others. Its number may be that of a rail
-    /// which is added later.
+    /// Closes a rail, alive or dead, for good. Frames on their way over it are lost, and retransmitted over
+    /// the others. A rail that is added later may get its number.
     pub fn remove_rail(&self, rail: usize) {
         let mut guard = self.shared.lock();
         let inner = &mut *guard;

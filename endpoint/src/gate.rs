@@ -94,7 +94,7 @@ impl Shared {
         if happened {
             self.waker.wake_sleepers(self);
         } else if self.sleepers.load(Ordering::Relaxed) > 0 && !inner.arm() {
-            // A look takes back what a rail was prepared for; and others sleep on.
+            // A look undoes the preparation of a rail for sleep; and others sleep on.
             self.waker.wake();
         }
         happened
@@ -110,7 +110,7 @@ impl Shared {
         result
     }
 
-    /// Turns into completions what a call has brought about at once, and sends what may be sent.
+    /// Turns the immediate effects of a call into completions, and sends permitted frames.
     fn collect_and_transmit(&self, inner: &mut Inner) {
         self.notifying(inner, |inner| {
             if inner.pull(|| self.is_wanted()) && inner.port.wants_to_pull() {
@@ -122,7 +122,8 @@ impl Shared {
         });
     }
 
-    /// Sends what may be sent. Without anything to send, not even the clock is read: most receives are posted that way.
+    /// Sends permitted frames. Without anything to send, not even the clock is read: most receives are posted
+    /// that way.
     pub(crate) fn transmit(&self, inner: &mut Inner) {
         if inner.port.wants_to_transmit() {
             self.notifying(inner, |inner| inner.transmit(self.clock.now()));
@@ -318,8 +319,9 @@ impl Endpoint {
         inner.rails.iter().map(|rail| rail.as_ref().map_or(0, |driver| driver.staged_total())).collect()
     }
 
-    /// Stops sending over a rail, or begins again; what comes over it is received either way. So links are handed over from one rail to
-    /// another: nothing is lost or doubled by it (R24). Without another rail the port falls silent.
+    /// Stops sending over a rail, or begins again; frames that arrive over it are received either way. So
+    /// links are handed over from one rail to another: nothing is lost or doubled by it (R24). Without
+    /// another rail the port falls silent.
     pub fn use_rail(&self, rail: usize, used: bool) {
         let mut inner = self.shared.lock();
         if inner.rails.get(rail).is_some_and(Option::is_some) {
@@ -381,14 +383,15 @@ impl Endpoint {
         self.shared.lock().buffers.take_receive(op)
     }
 
-    /// Takes back a receive for several messages: it is given no more of them. What it has been given is reported as ever, and the end of it either
-    /// with the last message, which is finished then, or by [`Completion::Stopped`]. False: it takes none any more.
+    /// Takes back a receive for several messages: it is given no more of them. Messages already given are
+    /// reported as before. The end of the receive is reported with the last message, which is finished then,
+    /// or by [`Completion::Stopped`]. False: it takes none any more.
     pub fn stop(&self, op: OpId, context: u64) -> bool {
         let mut inner = self.shared.lock();
         let Some(stopped) = inner.port.stop(op) else { return false };
         if stopped == Stopped::AtOnce {
             self.shared.notifying(&mut inner, |inner| {
-                // What it has been given comes first, however many wait.
+                // Messages that it has received come first, however many wait.
                 inner.collect_all();
                 let buffer = match inner.buffers.take_receive(op) {
                     Some(ReceiveBuffer::Owned(buffer)) => Some(buffer),

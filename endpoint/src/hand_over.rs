@@ -20,11 +20,12 @@ const ADDRESS_FREE_MAX: Duration = Duration::from_millis(500);
 pub type OpenAt<'a> = dyn FnMut(&RawAddress) -> Result<Box<dyn Driver>, DriverError> + 'a;
 
 impl Endpoint {
-    /// Has `rail` go on over the driver that `open` opens at the rail's address, which is free while it is asked. No
-    /// peer has to know: frames with the old NIC, and those that arrive while there is none, count as lost, and are
-    /// retransmitted (R24). If `open` fails, or its rail is no substitute, `open_again` opens the previous one; if that
-    /// fails too, the rail is dead. One that has died already comes back to life like that. The gate is held all the
-    /// while, so what opening takes is a pause of the port.
+    /// Has `rail` continue over the driver that `open` opens at the rail's address, which is free while
+    /// `open` runs. No peer has to know: frames with the old NIC, and those that arrive while there is none,
+    /// count as lost, and are retransmitted (R24). If `open` fails, or its rail is no substitute,
+    /// `open_again` opens the previous one; if that fails too, the rail is dead. A rail that has died already
+    /// comes back to life like that. The gate is held all the while, so the time of opening is a pause of the
+    /// port.
     ///
     /// # Errors
     /// [`EndpointError::NotHandedOver`], [`EndpointError::NoSubstitute`]: the rail is unchanged.
@@ -146,7 +147,7 @@ fn place(address: &RawAddress) -> Result<UdpAddress, RawAddress> {
 }
 
 impl Inner {
-    /// What `open` opens, if the rail can go on over it.
+    /// The driver that `open` opens, if the rail can continue over it.
     fn substitute(
         &self,
         rail: usize,

@@ -13,7 +13,8 @@ use crate::frozen::PortCell;
 use crate::spin_policy::SpinPolicy;
 use crate::tx_fast_path::FRAME_BYTES_MAX;
 
-/// Frames taken from a rail in one round: what fits the caches, and lets acknowledgements out in between.
+/// Frames taken from a rail in one round: as many as fit the caches; acknowledgements are sent between
+/// rounds.
 const RECEIVE_BURST: usize = 32;
 
 /// Bytes staged before they are handed to a rail: enough to pay for the call, little enough that the peer starts to read while
@@ -72,7 +73,8 @@ pub enum Completion {
         /// The buffer, if it had been handed over and is finished.
         buffer: Option<Vec<u8>>,
     },
-    /// Nothing more comes into a buffer that [`crate::Endpoint::stop`] has taken back, and no message has said so.
+    /// Nothing more comes into a buffer that [`crate::Endpoint::stop`] has taken back, and no message has
+    /// reported that.
     Stopped {
         /// Context of the receive.
         context: u64,
@@ -88,7 +90,8 @@ pub enum Completion {
         /// Its payload, if it had been handed over.
         buffer: Option<Vec<u8>>,
     },
-    /// The link of a message is broken ([`Event::Inconsistent`], which has been reported): what the peer has of it is unknown.
+    /// The link of a message is broken ([`Event::Inconsistent`], which has been reported): how much of it the
+    /// peer has is unknown.
     SendFailed {
         /// The send.
         op: OpId,
@@ -268,7 +271,8 @@ impl Inner {
             happened = true;
         }
         if !self.held.is_empty() {
-            // A copy that peers need no more may be what a rail has not handed over yet, and nothing else be left to send.
+            // A copy that peers no longer need may be in frames that a rail has not handed over, with nothing
+            // else left to send.
             (0..self.rails.len()).for_each(|i| self.hand_over_rest(i));
         }
         if self.port.wants_to_transmit() {
@@ -349,7 +353,7 @@ impl Inner {
         bytes > 0
     }
 
-    /// Sends what may be sent. True if anything was.
+    /// Sends permitted frames. True if there were any.
     pub(crate) fn transmit(&mut self, now: Instant) -> bool {
         if !self.port.wants_to_transmit() {
             return false;
@@ -383,7 +387,7 @@ impl Inner {
         }
     }
 
-    /// Hands what is staged to a rail.
+    /// Hands the staged frames to a rail.
     pub(crate) fn hand_over(&mut self, i: usize) {
         if let Some(Err(error)) = self.rails[i].as_mut().map(|driver| driver.flush()) {
             self.rail_failed(i, error);
@@ -486,7 +490,7 @@ impl Inner {
         next
     }
 
-    /// Whether what a call has brought about has to be looked at: the port has something to say, or to pull.
+    /// Whether the effects of a call have to be looked at: the port has events, or something to pull.
     pub(crate) fn has_news(&self) -> bool {
         self.behind || self.port.has_events() || self.port.wants_to_pull() || !self.held.is_empty()
     }
@@ -600,7 +604,7 @@ impl Inner {
         completed
     }
 
-    /// Says where the peer of `link` is on rail `i`.
+    /// Sets the address of the peer of `link` on rail `i`.
     pub(crate) fn add_path(
         &mut self,
         link: LinkIndex,

@@ -8,8 +8,9 @@
 //!   Inner: transport::Port + rails (drivers) + buffers
 //! ```
 //!
-//! Everything goes through the gate, so a freeze finds the port between two steps of its state machine: the holder of
-//! the gate knows that no thread of ours can touch port memory, and a drained driver says the same for the NIC.
+//! Everything goes through the gate, so a freeze finds the port between two steps of its state machine: the
+//! holder of the gate knows that no thread of ours can touch port memory, and a drained driver guarantees the
+//! same for the NIC.
 
 mod buffers;
 mod clock;

@@ -23,7 +23,7 @@ pub struct Linger {
     pub quiet: Duration,
     /// When the endpoint first reports the peers for which it stays. It reports again after twice that time, and so on.
     pub warn_after: Duration,
-    /// A peer that lives and does not receive what was sent to it is given up after so long.
+    /// A live peer that does not receive its messages is given up after so long.
     pub most: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Endpoint {
                 if asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY) {
                     asked = Some(now);
                     let silent: Vec<PortId> = inner.port.silent_unsettled(now, ASK_EVERY).collect();
-                    // Not under the gate: who is to answer may be about to freeze this port.
+                    // Not under the gate: the answering thread may be about to freeze this port.
                     drop(inner);
                     let closed = hooks.closed(&silent);
                     inner = self.shared.lock();

@@ -1,11 +1,13 @@
 //! How long a poll spins for completions, and when it yields the processor.
 //!
-//! MPI libraries give the processor away between two looks that found nothing, and a message that comes meanwhile waits for half of that
-//! time. So a look goes on for a while, if something is expected: the program has sent or posted something and nothing has come since. Libraries
-//! also look when they wait for nothing. Where waiting does not help, because the peer is not running or has nothing to say, it is unlearned at once.
+//! MPI libraries give the processor away between two looks that found nothing, and a message that comes
+//! meanwhile waits for half of that time. So a look goes on for a while, if something is expected: the
+//! program has sent or posted something and nothing has come since. Libraries also look when they wait for
+//! nothing. Where waiting does not help, because the peer is not running or has nothing to send, it is
+//! unlearned at once.
 
-/// The most that a look may cost: one of a few loads costs 1, some 15 ns with the pause behind it. As long as an answer
-/// over shared memory takes: a round trip and what two MPI libraries do in between.
+/// The most that a look may cost: one of a few loads costs 1, some 15 ns with the pause behind it. As long as
+/// an answer over shared memory takes: a round trip and the work of two MPI libraries in between.
 const MOST: u32 = 256;
 
 /// The cost of a round that asks a socket.
@@ -14,15 +16,18 @@ const ROUND: u32 = 16;
 /// By how much it falls with each look that was in vain.
 const FALL: u32 = 4;
 
-/// Completions that were there at once, after which waiting for them is tried again: what is in vain then costs each of them 80 ns.
+/// Completions that were there at once, after which waiting for them is tried again: a wait in vain then
+/// costs each of them 80 ns.
 const TRIED_AGAIN_AFTER: u32 = 64;
 
-/// What is spent on looks in vain, in the same measure, before the processor is given away: some microseconds, in which a peer that runs has answered.
-/// Programs wait by looking, and not all of them give it away by themselves: an MPICH that waits for a counter, or for a lock, keeps it until the
-/// scheduler takes it, which is milliseconds. Where ranks outnumber processors, it may be the one that the answering peer waits for.
+/// The cost of vain looks, in the same measure, before the processor is given away: some microseconds, in
+/// which a running peer has answered. Programs wait by looking, and not all of them give the processor away.
+/// An MPICH that waits for a counter or a lock keeps it for milliseconds, until the scheduler takes it. Where
+/// ranks outnumber processors, the answering peer may wait for that very processor.
 const VAIN_MOST: u32 = 256;
 
-/// What one look counts for at most of that: the first one that waits in vain is followed by others, or by a program that gives the processor away.
+/// The most of it that one look counts for: the first vain look is followed by others, or by a program that
+/// gives the processor away.
 const VAIN_LOOK_MOST: u32 = 64;
 
 /// The learned statistics.

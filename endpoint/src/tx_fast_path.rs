@@ -51,7 +51,7 @@ impl Inner {
         let mut staged = false;
         let op = port.send_fast(rail_index(i), link, outgoing, payload, fast_frame, |to, frame| {
             staged = !driver.send_fast(to, frame);
-            // Without a lease it is lost, and comes again.
+            // Without a lease it is lost, and retransmitted later.
             if staged && let Some(buffer) = driver.lease() {
                 buffer[..frame.len()].copy_from_slice(frame);
                 driver.commit(to, frame.len(), drivers::Payload::EMPTY);

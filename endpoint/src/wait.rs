@@ -19,11 +19,12 @@ use crate::inner::Inner;
 /// How long to sleep where nothing would wake the sleeper.
 const POLLED: Duration = Duration::from_micros(50);
 
-/// Wakes sleepers: the rails' descriptors, and wake-ups for completions that other threads have found. A wake-up is for
-/// all who sleep; so each has an event of its own, for one that they shared would be used up by the first.
+/// Wakes sleepers: the rails' descriptors, and wake-ups for completions that other threads have found. A
+/// wake-up is for all sleepers. So each has an event of its own: the first sleeper would use up a shared one.
 pub(crate) struct Waker {
     slots: Mutex<WaitSlots>,
-    /// Readable when a rail's descriptor is. Who sleeps on it need not know the rails: one may die, and a restored process has others.
+    /// Readable when a rail's descriptor is. A thread that sleeps on it need not know the rails: one may die,
+    /// and a restored process has others.
     rails: Epoll,
     /// How many rails it watches.
     watched: AtomicUsize,
@@ -195,7 +196,7 @@ impl Endpoint {
 
     /// Has waiting threads look again.
     pub fn wake(&self) {
-        // Under the gate: who has just looked in vain has its place to sleep in already.
+        // Under the gate: a thread that has just looked in vain has its place to sleep in already.
         let _inner = self.shared.lock();
         self.shared.waker.wake();
     }
@@ -254,7 +255,7 @@ mod tests {
     use crate::gate::Endpoint;
     use crate::testing;
 
-    /// Whether `act` wakes those who sleep in `endpoint`: all or none.
+    /// Whether `act` wakes the sleepers in `endpoint`: all or none.
     fn wakes(endpoint: &Endpoint, act: impl FnOnce()) -> bool {
         let shared = &endpoint.shared;
         shared.sleepers.fetch_add(2, Ordering::Relaxed);

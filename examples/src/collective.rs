@@ -7,7 +7,8 @@ use crate::error::ExampleError;
 /// the same order of combining for every run, so the result does not depend on timing.
 ///
 /// # Errors
-/// [`ExampleError::Length`] when the ranks disagree about the number of values, or what the communicator reports.
+/// [`ExampleError::Length`] when the ranks disagree about the number of values, or the errors of the
+/// communicator.
 pub fn all_reduce(
     world: &mut dyn Communicator,
     values: &mut [i64],
@@ -45,7 +46,7 @@ pub fn all_reduce(
 /// One number from every rank to every other one.
 ///
 /// # Errors
-/// [`ExampleError::Length`] when a block has another size, or what the communicator reports.
+/// [`ExampleError::Length`] when a block has another size, or the errors of the communicator.
 pub fn all_to_all(world: &mut dyn Communicator, blocks: &[u32]) -> Result<Vec<u32>, ExampleError> {
     assert_eq!(blocks.len(), world.size() as usize, "one block for each rank");
     let rank = world.rank();
@@ -75,7 +76,7 @@ pub fn barrier(world: &mut dyn Communicator) -> Result<(), ExampleError> {
 /// Receives a message that must have `expected` bytes.
 ///
 /// # Errors
-/// [`ExampleError::Length`], or what the communicator reports.
+/// [`ExampleError::Length`], or the errors of the communicator.
 pub fn receive_exactly(
     world: &mut dyn Communicator,
     from: u32,
@@ -95,7 +96,7 @@ pub fn encode_i64(values: &[i64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Reads what [`encode_i64`] wrote.
+/// Reads values that [`encode_i64`] wrote.
 pub fn decode_i64(bytes: &[u8]) -> impl Iterator<Item = i64> + '_ {
     bytes.as_chunks::<8>().0.iter().map(|chunk| i64::from_le_bytes(*chunk))
 }

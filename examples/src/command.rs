@@ -96,7 +96,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let command = match Command::try_parse_from(arguments) {
         Ok(command) => command,
         Err(usage) => {
-            // Where the message cannot be written, the exit code still says what it is.
+            // Where the message cannot be written, the exit code still reports the failure.
             let _ = usage.print();
             return if usage.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
         }
@@ -111,7 +111,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Runs one program by name with this process's arguments: what the programs' own executables do.
+/// Runs one program by name with this process's arguments, for the programs' own executables.
 pub fn main_of(program: &str) -> ExitCode {
     main(["example", program].map(OsString::from).into_iter().chain(std::env::args_os().skip(1)))
 }
@@ -187,7 +187,7 @@ impl Program {
     }
 }
 
-/// Says on standard error how far the first rank is, and not more often than a person reads.
+/// Prints on standard error how far the first rank is, and not more often than a person reads.
 struct Progress {
     silent: bool,
     spoken: Instant,

@@ -1,4 +1,5 @@
-//! What the programs need from the world: ranks, messages, and points at which they may be saved.
+//! The interface between the programs and their world: ranks, messages, and points at which they may be
+//! saved.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -7,7 +8,7 @@ use crate::error::ExampleError;
 /// Why the layer below could not do its part; its message names ranks and a remedy.
 pub type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-/// Says what a message is for. Messages of one sender with one tag arrive in the order in which they were sent.
+/// The purpose of a message. Messages of one sender with one tag arrive in the order in which they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub u64);
 
@@ -74,7 +75,8 @@ impl OpenSends {
         Ok(())
     }
 
-    /// Waits until all have been received: what a peer needs before its next point must be on its way before ours.
+    /// Waits until all have been received: a message that a peer needs before its next point must be on its
+    /// way before ours.
     ///
     /// # Errors
     /// The communicator's error.

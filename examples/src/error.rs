@@ -19,13 +19,13 @@ pub enum ExampleError {
     OutOfRange {
         /// The option's name on the command line.
         name: &'static str,
-        /// What was given.
+        /// The value that was given.
         found: u64,
         /// The least possible value.
         least: u64,
         /// The greatest possible value.
         most: u64,
-        /// What to do instead.
+        /// The way to correct it.
         hint: &'static str,
     },
 
@@ -113,9 +113,9 @@ pub enum BurstFault {
     /// It was made for another pair of ranks.
     #[error("it was sent from rank {source_rank} to rank {destination}")]
     Misrouted {
-        /// Its sender, as it says itself.
+        /// Its sender, by its header.
         source_rank: u32,
-        /// Its receiver, as it says itself.
+        /// Its receiver, by its header.
         destination: u32,
     },
     /// A number that was received already.
@@ -130,7 +130,7 @@ pub enum BurstFault {
         /// The number in the message.
         found: u64,
     },
-    /// The contents are not what the sender computed.
+    /// The contents differ from the sender's.
     #[error("its digest is {found:#018x}, its contents give {computed:#018x}")]
     Damaged {
         /// The digest in the message.

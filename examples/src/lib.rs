@@ -4,11 +4,11 @@
 //! * [`burst`]: every rank sends bursts of asynchronous messages to every other rank, and each message is checked;
 //! * [`ring`]: the smallest program that survives a restart, to read first.
 //!
-//! The programs know a [`Communicator`] only: ranks, messages, and points at which the program may be saved. What a
-//! program must keep is explicit ([`State`]), so a restarted one goes on from the point it was saved at, not from its
-//! start. A program that `stillwire run` starts is a rank of a real job ([`session`]). [`threads`] is a communicator inside
-//! one process, with a cut and a restart of its own, for trying the programs out and for testing that their state is
-//! complete.
+//! The programs know a [`Communicator`] only: ranks, messages, and points at which the program may be saved.
+//! The state that a program must keep is explicit ([`State`]), so a restarted one continues from its point,
+//! not from its start. A program that `stillwire run` starts is a rank of a real job ([`session`]).
+//! [`threads`] is a communicator inside one process, with a cut and a restart of its own. It serves for
+//! trying the programs out and for testing that their state is complete.
 
 pub mod burst;
 pub mod collective;

@@ -33,7 +33,7 @@ impl State for Token {
 /// value of the token it holds at the end.
 ///
 /// # Errors
-/// [`ExampleError::Token`] when a step was lost or done twice, or what the communicator reports.
+/// [`ExampleError::Token`] when a step was lost or done twice, or the errors of the communicator.
 pub fn run(world: &mut dyn Communicator, steps: u64) -> Result<u64, ExampleError> {
     let (rank, size) = (world.rank(), world.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -52,7 +52,7 @@ pub fn run(world: &mut dyn Communicator, steps: u64) -> Result<u64, ExampleError
     if found == expected { Ok(found) } else { Err(ExampleError::Token { rank, steps, expected, found }) }
 }
 
-/// What the ranks add to the token that rank `rank` holds after `steps` steps.
+/// The sum that the ranks add to the token that rank `rank` holds after `steps` steps.
 fn expected(rank: u32, size: u32, steps: u64) -> u64 {
     let (rank, size) = (u64::from(rank), u64::from(size));
     let first = (rank + size - steps % size) % size;

@@ -1,8 +1,9 @@
 //! A communicator inside one process: one thread for each rank, with a cut and a restart of its own.
 //!
-//! It saves a job the way the transport does, in the small: each rank keeps what it sent, a cut records the program's
-//! state, the messages taken but not yet matched, and how many were taken from each peer; messages sent before the cut
-//! and not taken are sent again after a restart. A program whose [`State`] is incomplete fails here first.
+//! It saves a job the way the transport does, in the small. Each rank keeps its sent messages. A cut records
+//! the program's state, the messages taken but not yet matched, and how many were taken from each peer.
+//! Messages sent before the cut and not taken are sent again after a restart. A program whose [`State`] is
+//! incomplete fails here first.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use crate::limits::THREAD_RANKS_MAX;
 /// How long a waiting rank sleeps before it looks whether another one has failed.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
-/// What shall happen during a run.
+/// The events of a run: a cut, a death, a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Every rank is saved at its point of this number, counted from 1.
@@ -43,7 +44,7 @@ impl Cut {
     }
 }
 
-/// What came out of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome<T> {
     /// The result of each rank.
@@ -55,7 +56,7 @@ pub struct Outcome<T> {
 /// Why a rank of such a job cannot go on.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ThreadFault {
-    /// The plan says so.
+    /// The plan ordered it.
     #[error("rank {rank} died at its point {point}, as planned")]
     Died {
         /// The rank.
@@ -126,7 +127,7 @@ pub struct ThreadCommunicator {
     unmatched: VecDeque<Envelope>,
     /// Sent after the cut by a rank that is ahead of this one: not taken before this rank's own cut.
     early: VecDeque<Envelope>,
-    /// What was sent to each rank before the cut.
+    /// Messages to each rank, sent before the cut.
     sent: Vec<Vec<Envelope>>,
     taken: Vec<u64>,
     points_passed: u64,
@@ -204,7 +205,7 @@ fn open(ranks: u32, plan: &Plan, slots: &Arc<Mutex<Vec<Option<Saved>>>>) -> Vec<
         .collect()
 }
 
-/// Sends again what each rank had sent before the cut and its receiver had not taken.
+/// Sends again the messages of each rank that were sent before the cut and not taken by their receivers.
 fn resend(cut: &Cut, senders: &[Sender<Envelope>]) {
     for (from, saved) in cut.ranks.iter().enumerate() {
         for (to, envelopes) in saved.sent.iter().enumerate() {
@@ -257,7 +258,8 @@ impl Communicator for ThreadCommunicator {
         if self.keeps_log() {
             self.sent[to as usize].push(envelope.clone());
         }
-        // A receiver that has ended does not need the message; whether that was in order is for it to say.
+        // A receiver that has ended does not need the message; its own result shows whether that was in
+        // order.
         let _ = peer.send(envelope);
         Ok(())
     }

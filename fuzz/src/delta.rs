@@ -8,7 +8,8 @@ use store::packets::{Compression, PacketReader, PacketWriter, Unpacker};
 /// More than any file of the corpus unpacks to; a fuzzer finds packets of zeros that unpack to much more.
 const CONTENT_BYTES_MAX: u64 = 1 << 24;
 
-/// A stream of packets, as it is and with its checksums put right. What can be read packet by packet is packed again, and is the same.
+/// A stream of packets, as it is and with its checksums put right. A stream that can be read packet by packet
+/// is packed again, and is the same.
 pub fn packets(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), summed(bytes)] {
         let Ok(reader) = PacketReader::open(&bytes[..], None) else { continue };
@@ -50,7 +51,7 @@ pub fn delta(bytes: &[u8]) {
     }
 }
 
-/// The delta with all checksums put right, if its trailer says where its parts lie.
+/// The delta with all checksums put right, if its trailer gives the places of its parts.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let (parts, trailer) = bytes.split_at_checked(bytes.len().checked_sub(TRAILER_BYTES)?)?;
     let blocks = u64::from_le_bytes(core::array::from_fn(|n| trailer[8 + n]));

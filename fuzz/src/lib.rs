@@ -42,7 +42,8 @@ pub fn pack(bytes: &[u8]) {
     }
 }
 
-/// A captured rail. What is read of it is written back with the same meaning: options of others are not kept.
+/// A captured rail. Packets read from it are written back with the same meaning: options of others are not
+/// kept.
 pub fn capture(bytes: &[u8]) {
     use drivers::capture::pcapng;
     let Ok(capture) = pcapng::read(bytes) else { return };
@@ -56,8 +57,9 @@ pub fn capture(bytes: &[u8]) {
 /// With which the encrypted image of the corpus is encrypted.
 pub const IMAGE_KEY: store::Key = store::Key([7; 32]);
 
-/// An image file. Both readers agree about it; header and table are written back as the same bytes, the sections as
-/// the same sections (how far apart they lie is the writer's choice). Of an encrypted one the key reads what it has a tag for.
+/// An image file. Both readers agree about it; header and table are written back as the same bytes, the
+/// sections as the same sections (how far apart they lie is the writer's choice). Of an encrypted one the key
+/// reads the sections for which it has a tag.
 pub fn image(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), summed(bytes)] {
         let parsed = store::image::parse_image(&bytes);
@@ -162,7 +164,8 @@ pub fn jobfile(bytes: &[u8]) {
     }
 }
 
-/// A scenario of the simulator. What is written may be shorter (plain settings, comments), but it means the same.
+/// A scenario of the simulator. The written text may be shorter (plain settings, comments), but it means the
+/// same.
 pub fn scenario(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     let Ok(scenario) = sim::scenario::parse(text) else { return };

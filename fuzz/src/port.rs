@@ -97,7 +97,8 @@ fn opened() -> Port {
     port
 }
 
-/// The frame with our job and life, if it is one: what a stranger cannot guess, a peer that has gone mad knows.
+/// The frame with our job and life, if it is one: a stranger cannot guess them, but a peer that has gone mad
+/// knows them.
 fn in_our_life(bytes: &[u8]) -> Vec<u8> {
     let Ok(mut frame) = Frame::parse(bytes) else { return bytes.to_vec() };
     (frame.header.job, frame.header.life) = (JOB.tag(), LIFE);

@@ -2,10 +2,10 @@
 
 use ::process::state::{Files, ProcessState, Unchanged, VERSION};
 
-/// The state of a process, its descriptors, or what has not changed.
+/// The state of a process, its descriptors, or its unchanged pages.
 pub fn process(bytes: &[u8]) {
     if let Ok(state) = ProcessState::decode(VERSION, bytes) {
-        // Numbers have more than one spelling; what they mean has not.
+        // Numbers have more than one spelling, but one meaning.
         assert_eq!(ProcessState::decode(VERSION, &state.encode()).as_ref(), Ok(&state));
         let pages: u64 = state.memory.runs.iter().map(|run| run.pages).sum();
         assert_eq!(pages, state.memory.pages());

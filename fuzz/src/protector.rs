@@ -1,4 +1,4 @@
-//! What protectors say to each other.
+//! The messages between protectors.
 
 use protector::message::{Message, Strips};
 

@@ -1,4 +1,4 @@
-//! A section for people: what `inspect` prints, as text or as JSON.
+//! A section for people: the output of `inspect`, as text or as JSON.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

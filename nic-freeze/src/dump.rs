@@ -24,9 +24,9 @@ pub trait Payloads {
     fn receive_buffer(&self, op: OpId) -> Option<&[u8]>;
 }
 
-/// Gets `out` ready for a section of about `bytes`: its memory exists, and lies in the caches as far as they reach. A dump
-/// that waits for neither is half as long, so this belongs before the freeze, while messages still come and go. What a
-/// port's last section took is a good measure.
+/// Gets `out` ready for a section of about `bytes`: its memory exists, and lies in the caches as far as they
+/// reach. A dump that waits for neither is half as long, so this belongs before the freeze, while messages
+/// still come and go. The size of a port's last section is a good measure.
 pub fn make_room(out: &mut Vec<u8>, bytes: usize) {
     out.clear();
     // Writes every byte, which a fresh zeroed allocation would not.

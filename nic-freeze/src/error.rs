@@ -28,7 +28,7 @@ pub enum LoadError {
         /// Bytes that are left.
         left: u64,
     },
-    /// More bytes than the counts in it explain, or fewer than the header says.
+    /// More bytes than the counts in it explain, or fewer than in the header.
     #[error("port section has {found} bytes, its records account for {expected}; the image is damaged")]
     Length {
         /// Bytes of the section.

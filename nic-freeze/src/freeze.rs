@@ -62,7 +62,7 @@ impl RailSet {
 /// Why a port was not frozen. `E` is the driver's error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FreezeError<E> {
-    /// A NIC cannot say that its buffers are ours again.
+    /// A NIC cannot report that its buffers are ours again.
     #[error("rail {} failed while it gave its buffers back: take the rail out and freeze again", rail.0)]
     Rail {
         /// The rail.
@@ -101,8 +101,8 @@ impl Freeze {
         Freeze::Quiescing(Quiescing { port, since: now, until: now + limit, waits_for })
     }
 
-    /// Asks the rails that still hold buffers, through `drain`, and freezes the port when none does. Call it until it is no
-    /// longer [`Freeze::Quiescing`]. Running and frozen ports stay what they are.
+    /// Asks the rails that still hold buffers, through `drain`, and freezes the port when none does. Call it
+    /// until it is no longer [`Freeze::Quiescing`]. Running and frozen ports are returned unchanged.
     ///
     /// # Errors
     /// [`Refused`], with the port running again, when a driver fails or the time is up.

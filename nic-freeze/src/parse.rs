@@ -1,5 +1,5 @@
-//! From bytes to plain data. Nothing is allocated before it is known that its bytes are there; what the data mean is
-//! checked by [`transport::FrozenPort::from_state`].
+//! From bytes to plain data. Nothing is allocated before it is known that its bytes are there;
+//! [`transport::FrozenPort::from_state`] checks the meaning of the data.
 
 use alloc::vec::Vec;
 
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         <[R]>::ref_from_bytes(bytes).map_err(|_| short(what, needed, bytes.len()))
     }
 
-    /// Entries of which each begins with an `R` and continues as that says.
+    /// Entries of which each begins with an `R` and continues accordingly.
     fn list<R, T>(
         &mut self,
         what: &'static str,

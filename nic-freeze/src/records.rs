@@ -121,7 +121,7 @@ records! {
         flags: u8,
         reserved: U16,
     }
-    /// A waiting message; `payload` is the length of what follows, or the sender's operation.
+    /// A waiting message; `payload` is the length of the following payload, or the sender's operation.
     WaitingRecord, 48 {
         key: U64,
         tag: U64,

@@ -7,8 +7,8 @@ use crate::matrix::Matrix;
 /// Data and parity slices of one code together: elements of the field that the matrix needs, less the one for "none".
 pub const MEMBERS_MAX: usize = 255;
 
-/// The coefficient of data `column` in parity `row`: the same for every K and M, so a group may grow without changing
-/// what is computed already.
+/// The coefficient of data `column` in parity `row`: the same for every K and M, so a group may grow and keep
+/// its computed parity.
 ///
 /// Every square part of a Cauchy matrix, 1 / (x + y) with all x and y different, can be inverted. That stays so when rows
 /// and columns are multiplied by constants, which here makes the first row and the first column ones: with M = 1 parity is
@@ -23,7 +23,7 @@ fn coefficient(row: usize, column: usize) -> u8 {
     multiply(scales, inverse(multiply(difference(row, column), difference(0, 0))))
 }
 
-/// Why there is no such code, or no way to get back what is lost.
+/// The reason why there is no such code, or why lost members cannot be rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
     /// K, M, or both together are out of bounds.
@@ -101,7 +101,7 @@ impl Code {
         kernel.multiply(&self.matrix, data, parity);
     }
 
-    /// Adds what data slice `column` contributes to all parity slices.
+    /// Adds the contribution of data slice `column` to all parity slices.
     ///
     /// # Panics
     /// If there are not M slices, or lengths do not fit ([`Kernel::multiply`]).
@@ -168,7 +168,7 @@ impl Recovery {
         &self.matrix
     }
 
-    /// Computes the lost members. What a source lacks at its end counts as zeros.
+    /// Computes the lost members. Bytes that a source lacks at its end count as zeros.
     ///
     /// # Panics
     /// If there is not one slice for each source and each lost member, or lengths do not fit ([`Kernel::multiply`]).

@@ -33,7 +33,7 @@ pub const fn inverse(a: u8) -> u8 {
     product
 }
 
-/// All products: what the scalar kernel looks up.
+/// All products, for the scalar kernel.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     let mut table = [[0; 256]; 256];
     let mut a = 0;
@@ -64,7 +64,8 @@ pub(crate) static HALVES: [[u8; 32]; 256] = {
     table
 };
 
-/// For each constant the matrix by which GF2P8AFFINEQB multiplies: byte 7 - i says which bits of the operand make bit i.
+/// For each constant the matrix by which GF2P8AFFINEQB multiplies: byte 7 - i selects the bits of the operand
+/// that make bit i.
 #[cfg(any(test, target_arch = "x86_64"))]
 pub(crate) static BITS: [u64; 256] = {
     let mut table = [0; 256];

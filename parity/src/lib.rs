@@ -1,4 +1,4 @@
-//! The arithmetic of parity: what is computed, and nothing else. No I/O, no threads, no state.
+//! The arithmetic of parity, and nothing else. No I/O, no threads, no state.
 //!
 //! * [`field`]: the field of 256 elements in which everything is computed, as tables.
 //! * [`Kernel`]: products of a matrix with slices of bytes, by the instructions that this processor has. The scalar one is

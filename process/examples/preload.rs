@@ -1,9 +1,10 @@
 //! A library that the tests put into programs with `LD_PRELOAD`: a thread that saves the program on command.
 //!
-//! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it makes an image;
-//! the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs an image below: the last one of all pages
-//! that was made after a line `arm`; so do `fork-compared` and `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. With the path of an image in
-//! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then says `restored`.
+//! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it
+//! makes an image; the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs
+//! an image below: the last one of all pages that was made after a line `arm`; so do `fork-compared` and
+//! `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. With the path of an image in
+//! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then answers `restored`.
 
 #[path = "../tests/it/support/container.rs"]
 mod container;
@@ -47,7 +48,7 @@ extern "C" fn construct(_count: c_int, _arguments: *const *const i8, _environmen
     // Programs that this one starts are not ours.
     // SAFETY: before `main`, with one thread.
     unsafe { std::env::remove_var(CONTROL) };
-    // The agent runs no handler of the program's: threads inherit what is blocked.
+    // The agent runs no handler of the program's: threads inherit the blocked signals.
     let (mut all, mut before) = (set(), set());
     // SAFETY: masks of this frame.
     unsafe {
@@ -56,7 +57,7 @@ extern "C" fn construct(_count: c_int, _arguments: *const *const i8, _environmen
     }
     let agent = std::thread::Builder::new().name("agent".to_owned()).spawn(move || agent(control));
     agent.expect("a thread can be started");
-    // SAFETY: what was there.
+    // SAFETY: the mask of before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
 }
 
@@ -183,7 +184,7 @@ impl process::Sum for Slow {
     }
 }
 
-/// What no checksum may do.
+/// A forbidden checksum: it allocates memory.
 struct Allocating;
 
 impl process::Sum for Allocating {

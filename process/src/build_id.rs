@@ -1,4 +1,4 @@
-//! The build id of an ELF file: says whether a mapped program or library is the one that it was.
+//! The build id of an ELF file: shows whether a mapped program or library is the same as before.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

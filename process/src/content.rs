@@ -40,7 +40,7 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Room for so many pages. It costs what is filled of it.
+    /// Room for so many pages. It costs only the filled part.
     pub(crate) fn new(pages: u64) -> Answer<Hashes> {
         let scratch = Scratch::new(pages.max(1) * size_of::<Slot>() as u64)?;
         // SAFETY: aligned as a page, of a type that may be all zeros, and not referred to elsewhere; it lives as long
@@ -52,7 +52,7 @@ impl Hashes {
         Ok(Hashes { slots, secret, runs: Vec::new(), scratch })
     }
 
-    /// Says that its memory is nothing that an image needs.
+    /// Declares that no image needs its memory.
     pub fn declare(&self, declared: &mut Declared) {
         declared.ignored_memory.push(self.memory());
     }
@@ -77,7 +77,7 @@ impl Hashes {
         [hash as u64, (hash >> 64) as u64]
     }
 
-    /// Notes what the page of that number holds. One for which there is no room counts as changed later.
+    /// Notes the content of the page of that number. One for which there is no room counts as changed later.
     fn note(&self, number: usize, page: &[u8]) {
         if let Some(slot) = self.slots.get(number) {
             for (half, hash) in slot.iter().zip(self.hash(page)) {
@@ -127,7 +127,8 @@ impl<'a> Slots<'a> {
     }
 }
 
-/// Parts pages into those that are not what they were, or cannot be compared, and those that are. `found` rises, and lies in `maps`.
+/// Parts pages into those that are changed, or cannot be compared, and those that are not. `found` rises, and
+/// lies in `maps`.
 ///
 /// Only memory is compared that no other process can remove or change meanwhile: private memory without a file, and
 /// copies of shared memory.

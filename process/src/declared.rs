@@ -13,7 +13,8 @@ use std::path::PathBuf;
 pub struct Declared {
     /// Descriptors that the starter of the restored process hands in, by name.
     pub handed_in: Vec<(String, RawFd)>,
-    /// Descriptors that their owner in the process makes anew after the restore, such as the transport's sockets; who.
+    /// Descriptors that their owner in the process makes anew after the restore, such as the transport's
+    /// sockets, with the owner's name.
     pub remade: Vec<(String, RawFd)>,
     /// Addresses whose pages and mappings are left out, because their owner maps them anew before anybody touches them.
     pub ignored_memory: Vec<Range<u64>>,

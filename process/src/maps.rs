@@ -18,7 +18,7 @@ pub(crate) struct Line<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// What the kernel appends to the path of a file that has no name any more.
+/// The suffix that the kernel appends to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";
 
 impl<'a> Line<'a> {
@@ -95,7 +95,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A number at the start of a text, and what follows it. Every number of every mapping is read in a stop.
+/// A number at the start of a text, and the rest. Every number of every mapping is read in a stop.
 pub(crate) fn number(text: &[u8], base: u32) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     let mut digits = 0;

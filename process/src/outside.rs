@@ -9,12 +9,13 @@ use crate::pages::Plan;
 use crate::preflight;
 use crate::smaps::Smaps;
 
-/// What of the process is its own tracker's.
+/// `declared`, with the memory and descriptors of the process's own tracker.
 fn with_trackers(pid: u32, declared: &Declared) -> io::Result<Declared> {
     let mut declared = declared.clone();
     let trackers = files::trackers_of(pid)?;
     if !trackers.is_empty() {
-        // Which memory it watches, it alone knows; what another one watches has a descriptor of its own.
+        // Only the tracker knows which memory it watches; memory that another one watches has a descriptor of
+        // its own.
         declared.tracked_memory.push(0..u64::MAX);
     }
     declared

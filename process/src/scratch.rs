@@ -1,5 +1,5 @@
-//! Memory of our own, made before the stop: what is written in the stop and by the forked child has room in it. It is shared
-//! with the child, is never part of an image, and costs nothing where it is not touched.
+//! Memory of our own, made before the stop, with room for the notes of the stop and of the forked child. It
+//! is shared with the child, is never part of an image, and costs nothing where it is not touched.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ pub(crate) struct Scratch {
     bytes: usize,
 }
 
-// SAFETY: it is memory like any other; who may touch which part is decided by those that were given it.
+// SAFETY: it is memory like any other; its holders decide which part each may touch.
 unsafe impl Send for Scratch {}
 // SAFETY: a shared reference gives its address; `slice`'s callers answer for their accesses.
 unsafe impl Sync for Scratch {}
@@ -45,7 +45,7 @@ impl Scratch {
         assert!(part.end as usize <= self.bytes, "within the scratch");
         if part_bytes > 0 {
             let start = self.base.as_ptr() as usize + part.start as usize;
-            // SAFETY: our own mapping; what is in it stays.
+            // SAFETY: our own mapping; its content stays.
             let _ =
                 unsafe { sys::call(libc::SYS_madvise, [start, part_bytes, MADV_POPULATE_WRITE, 0, 0, 0]) };
         }

@@ -1,4 +1,4 @@
-//! `/proc/self/smaps`: what was said about regions besides their protection, and how much of them is there.
+//! `/proc/self/smaps`: advice for regions besides their protection, and how much of them is there.
 
 use std::ops::Range;
 

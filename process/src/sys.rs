@@ -73,7 +73,7 @@ pub(crate) unsafe fn read_at(fd: RawFd, address: u64, bytes: usize, offset: u64)
 /// Writes all pieces at an offset.
 ///
 /// # Safety
-/// The kernel reads the pieces; what it cannot read it answers with `EFAULT`.
+/// The kernel reads the pieces; for unreadable memory it answers `EFAULT`.
 pub(crate) unsafe fn write_vector_at(fd: RawFd, pieces: &[libc::iovec], offset: u64) -> Answer<usize> {
     // SAFETY: the caller's.
     unsafe {
@@ -138,7 +138,7 @@ pub(crate) fn peek<T: Copy + Default>(address: u64) -> Answer<T> {
 pub(crate) fn copy_own(pieces: &[libc::iovec], into: &mut [u8]) -> Answer<()> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let (local, remote) = (&raw const local as usize, pieces.as_ptr() as usize);
-    // SAFETY: the kernel writes into `into`, within its length; what it cannot read it does not copy.
+    // SAFETY: the kernel writes into `into`, within its length; it does not copy unreadable memory.
     let copied = unsafe {
         call(libc::SYS_process_vm_readv, [process_id() as usize, local, 1, remote, pieces.len(), 0])
     }?;
@@ -169,7 +169,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) -> An
     .map(drop)
 }
 
-/// Wakes everybody who waits for `word`.
+/// Wakes all threads that wait for `word`.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     // SAFETY: the word lives.
@@ -206,7 +206,7 @@ pub(crate) unsafe fn prctl(option: i32, argument: usize) -> Answer<usize> {
     unsafe { call(libc::SYS_prctl, [option as usize, argument, 0, 0, 0, 0]) }
 }
 
-/// Text of fixed room, for paths and messages where nothing may allocate. What does not fit is cut off.
+/// Text of fixed room, for paths and messages where nothing may allocate. Longer text is cut off.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     filled: usize,

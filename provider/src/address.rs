@@ -1,4 +1,4 @@
-//! How an endpoint's address is written for the interface: who it is, and where it can be found now.
+//! An endpoint's address as it is written for the interface: its identity, and its places now.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -22,7 +22,7 @@ const MAGIC: u8 = b'S';
 const VERSION: u8 = 2;
 const RAILS_AT: usize = 10;
 
-/// An endpoint: who, and where.
+/// An endpoint: its identity, and its places.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Address {
     pub(crate) port: PortId,
@@ -65,7 +65,7 @@ impl Address {
         Some(Address { port, rails })
     }
 
-    /// The address of an endpoint that was opened at a known place, for those who know only the place.
+    /// The address of an endpoint that was opened at a known place, for callers that know only the place.
     pub(crate) fn at_place(place: SocketAddr) -> Address {
         let place = SocketAddr::new(canonical(place.ip()), place.port());
         Address { port: port_at(place), rails: vec![RawAddress::from(UdpAddress(place))] }
@@ -113,7 +113,7 @@ fn fallback_random() -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
 
-/// One spelling for all ways to say "this host".
+/// One spelling for all addresses of this host.
 pub(crate) fn canonical(ip: IpAddr) -> IpAddr {
     let ip = ip.to_canonical();
     match ip {

@@ -342,7 +342,7 @@ unsafe extern "C" fn remove(fid: *mut FidAv, numbers: *mut FiAddr, numbers_count
     })
 }
 
-/// Copies an address out as far as there is room, and says how long it is.
+/// Copies an address out as far as there is room, and reports its length.
 ///
 /// # Safety
 /// `room` may be read and written; `out` has as many bytes as it says.
@@ -361,7 +361,8 @@ unsafe extern "C" fn lookup(fid: *mut FidAv, number: FiAddr, out: Opaque, room: 
     status("fi_av_lookup", || {
         // SAFETY: the table of address vectors alone leads here.
         let address = unsafe { vector(fid) }?.address(number).ok_or(EINVAL)?;
-        // SAFETY: the application's memory. A short buffer is no error of this call: it gets what fits.
+        // SAFETY: the application's memory. A short buffer is no error of this call: it gets the part that
+        // fits.
         match unsafe { put_address(&address.emit(), out, room) } {
             Err(Errno(errno::ETOOSMALL)) => Ok(()),
             other => other,

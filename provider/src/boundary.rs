@@ -77,7 +77,7 @@ pub(crate) unsafe fn hand_out<F, T>(fid: F, inner: T, out: *mut *mut F) -> Resul
     Ok(shell)
 }
 
-/// What is behind a handle.
+/// The object behind a handle.
 ///
 /// # Safety
 /// `fid` is null, or came from [`hand_out`] with the same `F` and `T` if its class is `class`, and is not being closed.
@@ -96,7 +96,7 @@ pub(crate) unsafe fn behind<'a, F, T>(fid: *mut F, class: usize) -> Result<&'a T
 /// Closed objects, oldest first, with their layouts.
 static QUARANTINE: Mutex<VecDeque<(usize, Layout)>> = Mutex::new(VecDeque::new());
 
-/// Drops what is behind a handle, and keeps the handle recognisable as closed for a while.
+/// Drops the object behind a handle, and keeps the handle recognisable as closed for a while.
 ///
 /// # Safety
 /// As for [`behind`], and the object is not used any more.

@@ -32,7 +32,7 @@ pub(crate) struct Counter {
 impl Counter {
     pub(crate) fn count(&self, failed: bool) {
         let counter = if failed { &self.failed } else { &self.done };
-        // Release: who reads the count sees the memory that the operation has written.
+        // Release: a thread that reads the count sees the memory that the operation has written.
         counter.fetch_add(1, Ordering::Release);
         self.wake();
     }
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn open(
         let (wait, place) = unsafe { attr.as_ref() }
             .map_or((WAIT_NONE, core::ptr::null_mut()), |attr| (attr.wait_obj, attr.wait_set));
         let waker = match wait {
-            // A wake-up costs a system call for each operation: only who asks for a descriptor has one.
+            // A wake-up costs a system call for each operation: only a counter with a descriptor has one.
             WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD => None,
             WAIT_FD | WAIT_SET => Some(Waker::new()?),
             _ => return Err(ENOSYS),
@@ -205,7 +205,7 @@ fn change(name: &str, fid: *mut FidCntr, change: impl FnOnce(&Counter)) -> c_int
         // SAFETY: the table of counters alone leads here.
         let counter = unsafe { counter(fid) }?;
         change(counter);
-        // The application knows what it has set (fi_poll(3)).
+        // The application knows the value that it has set (fi_poll(3)).
         *counter.told.lock().unwrap_or_else(PoisonError::into_inner) = counter.counts();
         counter.wake();
         Ok(())

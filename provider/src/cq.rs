@@ -46,7 +46,7 @@ pub(crate) struct Failure {
     pub(crate) cut_bytes: usize,
 }
 
-/// What is behind a completion queue.
+/// The object behind a completion queue.
 pub(crate) struct Queue {
     entries: Mutex<VecDeque<Entry>>,
     /// Length of `entries`, to look at without the lock.
@@ -61,7 +61,7 @@ pub(crate) struct Queue {
     signals: AtomicU64,
     /// Threads that wait.
     waiters: AtomicUsize,
-    /// Waits are for as many entries as the call says.
+    /// Waits are for as many entries as the call asks for.
     has_threshold: bool,
     /// Whether applications of this version know `src_addr` of error entries.
     knows_source: bool,
@@ -138,7 +138,7 @@ impl Queue {
         may && engines.iter().all(|engine| engine.prepare_sleep())
     }
 
-    /// What has waited for room may come.
+    /// Lets waiting completions into the queue, which has room again.
     #[cold]
     fn tell_of_room(&self) {
         for engine in &*self.engines.read().unwrap_or_else(PoisonError::into_inner) {
@@ -219,7 +219,8 @@ impl Queue {
         waiting.len() >= entries || waiting.iter().any(|entry| entry.failure.is_some())
     }
 
-    /// As [`Queue::take`], after a sleep if fewer than `least` are there. When the time is over it takes what there is.
+    /// As [`Queue::take`], after a sleep if fewer than `least` are there. When the time is over it takes the
+    /// entries that are there.
     ///
     /// # Safety
     /// As for [`Queue::take`].
@@ -253,7 +254,7 @@ impl Queue {
             match &self.waker {
                 Some(waker) if self.prepare_sleep() => {
                     if is_signaled() {
-                        // What has been silenced was for the others, too.
+                        // The silenced signal was for the other waiters, too.
                         waker.wake();
                     } else {
                         waker.sleep(slice);

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::regions::Regions;
 use crate::{atomic, av, cntr, cq, ep, fabric, mr, waitset};
 
-/// What is behind a domain.
+/// The object behind a domain.
 pub(crate) struct Domain {
     pub(crate) fabric: fabric::Handle,
     pub(crate) regions: Arc<Regions>,

@@ -1,4 +1,5 @@
-//! fi_endpoint(3): the endpoint object: what is bound to it, its options, and its engine once it is enabled.
+//! fi_endpoint(3): the endpoint object: the objects bound to it, its options, and its engine once it is
+//! enabled.
 
 use core::ffi::c_int;
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use crate::keeper::{Keeper, keeper};
 use crate::limits::{CONTEXT_SIZE, MULTI_RECEIVE_FREE_MIN};
 use crate::{atomic, av, callflags, cntr, cq, domain, msg, rma, tagged};
 
-/// What is behind an endpoint.
+/// The object behind an endpoint.
 pub(crate) struct EndpointObject {
     domain: domain::Handle,
     caps: u64,

@@ -1,4 +1,5 @@
-//! fi_eq(3): event queues. Nothing here happens later than its call, so a queue holds only what the application writes.
+//! fi_eq(3): event queues. Nothing here happens later than its call, so a queue holds only entries of the
+//! application.
 
 use core::ffi::{c_char, c_int};
 use core::time::Duration;
@@ -18,7 +19,7 @@ use crate::fabric;
 /// Events that one queue holds.
 const EVENTS_MAX: usize = 1 << 12;
 
-/// What is behind an event queue.
+/// The object behind an event queue.
 pub(crate) struct Events {
     waiting: Mutex<VecDeque<(u32, Vec<u8>)>>,
     /// It was opened with `FI_WRITE`.

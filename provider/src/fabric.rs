@@ -10,9 +10,9 @@ use crate::abi::{
 use crate::boundary::{EAGAIN, EBUSY, EINVAL, ENOSYS, behind, given, hand_out, missing, retire, status};
 use crate::{cntr, cq, domain, eq, waitset};
 
-/// What is behind a fabric.
+/// The object behind a fabric.
 pub(crate) struct Fabric {
-    /// Interface version of the application, which decides what it knows of structures.
+    /// Interface version of the application, which decides the members of structures that it knows.
     pub(crate) api_version: u32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn fabric(
     context: Opaque,
 ) -> c_int {
     status("fi_fabric", || {
-        // SAFETY: libfabric passes what the application took from `fi_getinfo`.
+        // SAFETY: libfabric passes the attributes that the application took from `fi_getinfo`.
         let attr = unsafe { given(attr) }?;
         let api_version = attr.api_version;
         let fid = FidFabric {

@@ -29,7 +29,7 @@ pub(crate) struct Identity {
     pub(crate) job: JobId,
     pub(crate) life: Life,
     pub(crate) key: JobKey,
-    /// What the tags of frames cover at least, if the launcher says it.
+    /// The least coverage of the tags of frames, if the launcher sets it.
     pub(crate) auth: AuthLevel,
 }
 
@@ -98,7 +98,7 @@ fn parent_job() -> Result<Option<&'static ParentJob>, IdentityError> {
     parent_job.as_ref().map(Option::as_ref).map_err(|text| IdentityError::ParentJob { text: text.clone() })
 }
 
-/// Where a port of those ranks is, if it is not where its rank says.
+/// The address of a port of those ranks, if it differs from that of its rank.
 pub(crate) fn moved(port: PortId) -> Option<&'static [RawAddress]> {
     let parent_job = parent_job().ok()??;
     parent_job.moved.get(&port).map(Vec::as_slice)
@@ -106,8 +106,9 @@ pub(crate) fn moved(port: PortId) -> Option<&'static [RawAddress]> {
 
 /// The IP address at which peers find this process.
 ///
-/// What a person says counts. Else, if the launcher says that all ranks are on this host, the loopback address, which no
-/// stranger reaches; else the address of the interface that leads out of this host, or loopback if none does.
+/// The user's setting counts. Otherwise it is the loopback address, which no stranger reaches, if the
+/// launcher reports that all ranks are on this host. Otherwise it is the address of the interface that leads
+/// out of this host, or loopback if none does.
 pub(crate) fn own_ip() -> IpAddr {
     if let Ok(text) = std::env::var(ADDRESS_VARIABLE) {
         match text.parse() {
@@ -123,11 +124,11 @@ pub(crate) fn own_ip() -> IpAddr {
     outward_ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// Ranks on this host and ranks of the job, as launchers say it: hydra (MPICH, Intel MPI), Open MPI.
+/// Variables with the ranks on this host and the ranks of the job: hydra's (MPICH, Intel MPI), Open MPI's.
 const LOCAL_AND_ALL: [(&str, &str); 2] =
     [("MPI_LOCALNRANKS", "PMI_SIZE"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE")];
 
-/// How many ranks the launcher says are on this host, and how many there are; `None` if it does not say so.
+/// The launcher's numbers of ranks on this host and in the job; `None` if it does not set them.
 fn local_and_all() -> Option<(u32, u32)> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     LOCAL_AND_ALL.iter().find_map(|(local, all)| number(local).zip(number(all)))
@@ -137,7 +138,7 @@ fn all_on_this_host() -> bool {
     local_and_all().is_some_and(|(local, all)| local == all)
 }
 
-/// Whether a launcher has started this process, and does not say that all ranks are on this host.
+/// Whether a launcher has started this process, and does not report that all ranks are on this host.
 fn may_span_hosts() -> bool {
     log::rank().is_some() && !all_on_this_host()
 }

@@ -28,9 +28,9 @@ const FORMAT: u32 = PROV_SPECIFIC | 0x5357;
 const PRIMARY: u64 = flag::MSG | flag::TAGGED | flag::RMA | flag::ATOMIC;
 const MESSAGE_WAYS: u64 = flag::SEND | flag::RECV;
 const REMOTE_WAYS: u64 = flag::READ | flag::WRITE | flag::REMOTE_READ | flag::REMOTE_WRITE;
-/// What costs nothing and is on even if not asked for.
+/// Capabilities that cost nothing and are on even if not asked for.
 const ALWAYS: u64 = flag::MULTI_RECV | flag::SOURCE | flag::LOCAL_COMM | flag::REMOTE_COMM;
-/// Secondary ones that change what a call means.
+/// Secondary ones that change the meaning of a call.
 const ON_REQUEST: u64 = flag::DIRECTED_RECV | flag::RMA_EVENT | flag::FENCE;
 const TRANSMIT_CAPS: u64 = PRIMARY | flag::SEND | flag::READ | flag::WRITE | flag::FENCE;
 const RECEIVE_CAPS: u64 = PRIMARY
@@ -63,7 +63,7 @@ const ORDERS: u64 = flag::ORDER_SAS
 /// Format of tags: every bit is the application's.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// Bytes of data beside a message. Four, for the word that carries them also says whether there are any.
+/// Bytes of data beside a message. Four, for the word that carries them also shows whether there are any.
 const DATA_BYTES: usize = 4;
 
 const FABRIC_NAME: &core::ffi::CStr = c"stillwire";
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     out: *mut *mut FiInfo,
 ) -> c_int {
     status("fi_getinfo", || {
-        // SAFETY: libfabric passes what the application gave: strings, hints, and a place for the answer.
+        // SAFETY: libfabric passes the application's arguments: strings, hints, and a place for the answer.
         unsafe {
             // A query for the list of providers gets this one, regardless of its hints.
             let only_names = flags & flag::PROV_ATTR_ONLY != 0;
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     })
 }
 
-/// What the application asks for; every part may be missing. Only fields that libfabric 1.17 knows are read.
+/// The application's hints; every part may be missing. Only fields that libfabric 1.17 knows are read.
 struct Hints<'a> {
     info: Option<&'a FiInfo>,
     transmit: Option<&'a FiTxAttr>,
@@ -142,7 +142,7 @@ macro_rules! domain_hint {
     }};
 }
 
-/// What was agreed on.
+/// The agreed attributes.
 struct Terms {
     caps: u64,
     mr_mode: c_int,
@@ -190,7 +190,7 @@ fn agree(api: u32, hints: &Hints<'_>) -> Result<Terms> {
         control_progress: or(domain_hint!(hints, control_progress), PROGRESS_UNSPEC, PROGRESS_AUTO),
         data_progress: or(domain_hint!(hints, data_progress), PROGRESS_UNSPEC, PROGRESS_AUTO),
         resource_mgmt: or(domain_hint!(hints, resource_mgmt), RM_UNSPEC, RM_ENABLED),
-        // Both kinds are there; who does not know of kinds gets the quicker one.
+        // Both kinds are there; an application that knows of no kinds gets the quicker one.
         av_type: if hints.domain.is_null() { AV_TABLE } else { domain_hint!(hints, av_type) },
         tag_format,
         transmit_flags,
@@ -246,7 +246,8 @@ fn check_names(hints: &Hints<'_>) -> Result<()> {
     fits(auth_key == 0 && segments <= 1)
 }
 
-/// Applications of versions before 1.5 know two modes; later ones list what they can cope with, of which nothing is needed.
+/// Applications of versions before 1.5 know two modes; later ones list the modes that they support, of which
+/// nothing is needed.
 fn agree_mr_mode(api: u32, hints: &Hints<'_>) -> Result<c_int> {
     let asked: c_int = domain_hint!(hints, mr_mode);
     if matches!(asked, MR_BASIC | MR_SCALABLE) {
@@ -305,7 +306,8 @@ fn copied<T: Copy>(value: Option<T>) -> Result<(Opaque, usize)> {
     Ok((place.cast(), size_of::<T>()))
 }
 
-/// Writes the answer. What was allocated before memory ran out is not given back: the process is about to end anyway.
+/// Writes the answer. If memory runs out, earlier allocations are not freed: the process is about to end
+/// anyway.
 fn build(api: u32, terms: &Terms, places: &Places, hints: &Hints<'_>) -> Result<*mut FiInfo> {
     let (info, transmit, receive) = (zeroed::<FiInfo>()?, zeroed::<FiTxAttr>()?, zeroed::<FiRxAttr>()?);
     let (endpoint, domain, fabric) =

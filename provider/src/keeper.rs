@@ -26,7 +26,8 @@ use transport::{Epoch, JobId, Life, PortId, Rank};
 use crate::boundary::complain;
 use crate::limits::{ANSWERS_MAX, KEEPER_WRITE_MAX};
 
-/// What the keeper said of a closed port: the port of ours that asked, the closed one, the first frame that it has not got.
+/// The keeper's answer about a closed port: the port of ours that asked, the closed one, the first frame that
+/// it has not received.
 type Answer = (PortId, PortId, u64);
 
 /// The way to this rank's keeper.
@@ -104,7 +105,7 @@ impl Keeper {
         }
     }
 
-    /// Asks what a peer's port had received of `port` when it closed, if it has.
+    /// Asks how much of `port`'s frames a peer's port had received when it closed, if it has.
     pub(crate) fn ask(&self, peer: PortId, port: PortId) {
         if !is_named_after_its_rank(peer) {
             return;
@@ -115,7 +116,7 @@ impl Keeper {
         }
     }
 
-    /// What has come for `port`: closed peers, and the first frame that each has not got.
+    /// The answers received for `port`: closed peers, and the first frame that each has not received.
     pub(crate) fn answers(&self, port: PortId) -> Vec<(PortId, u64)> {
         match self {
             Keeper::Agent(rank) => rank.answers(port),
@@ -189,7 +190,7 @@ impl OwnLine {
 }
 
 impl Line {
-    /// Takes what has come, without waiting.
+    /// Takes received messages, without waiting.
     fn read(&mut self, job: JobId, life: Life) {
         let Some(stream) = &mut self.stream else { return };
         let mut chunk = [0; 4096];

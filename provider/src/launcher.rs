@@ -6,7 +6,7 @@ use crate::boundary::complain;
 
 /// How many ranks `stillwire run` has started.
 const RANKS_VARIABLE: &str = "STILLWIRE_RANKS";
-/// What Open MPI's own launcher sets.
+/// A variable that Open MPI's own launcher sets.
 const OPENMPI_VARIABLE: &str = "OMPI_COMM_WORLD_SIZE";
 
 /// Whether this process should be one rank of several, but its library is Open MPI and has not been started by its own

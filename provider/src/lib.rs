@@ -1,8 +1,9 @@
 //! `libstillwire_fi.so`: the libfabric provider. MPI libraries load it as they are and use the transport as their device.
 //!
-//! One file per object of the interface: `info`, `fabric`, `domain`, `av`, `mr`, `cq`, `cntr`, `eq`, `ep`, `waitset`;
-//! `msg`, `tagged`, `rma`, `atomic` hold the calls of an endpoint. They translate between C and Rust and decide nothing. What
-//! becomes of a request is decided in `engine`, over one [`endpoint::Endpoint`] for each enabled endpoint.
+//! One file per object of the interface: `info`, `fabric`, `domain`, `av`, `mr`, `cq`, `cntr`, `eq`, `ep`,
+//! `waitset`; `msg`, `tagged`, `rma`, `atomic` hold the calls of an endpoint. They translate between C and
+//! Rust and decide nothing. `engine` decides about requests, over one [`endpoint::Endpoint`] for each enabled
+//! endpoint.
 //!
 //! ```text
 //!   C tables (msg, tagged, rma, atomic)      completion queues, counters
@@ -61,12 +62,13 @@ extern "C" fn construct() {
     let _ = std::panic::catch_unwind(agent::enter);
 }
 
-/// What libfabric looks for in a provider's library. The answer is never freed: libfabric keeps it, and writes to `context`.
+/// The entry point of a provider's library, which libfabric looks up by name. The answer is never freed:
+/// libfabric keeps it, and writes to `context`.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut FiProvider {
     let provider = Box::into_raw(Box::new(FiProvider {
         version: abi::version(0, 1),
-        // Libfabric wants at least what the application asks for, and checks no upper bound.
+        // Libfabric wants at least the version that the application asks for, and checks no upper bound.
         fi_version: abi::version(2, 99),
         context: [core::ptr::null_mut(); 4],
         name: NAME.as_ptr().cast::<c_char>(),

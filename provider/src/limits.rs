@@ -17,7 +17,7 @@ pub(crate) const COPIED_BYTES_MAX: usize = EAGER_BYTES_MAX + REQUEST_HEAD_BYTES;
 /// Copied bytes that one link holds, waiting or unacknowledged: 64 of the largest messages.
 pub(crate) const LINK_COPIED_BYTES_MAX: usize = 64 * COPIED_BYTES_MAX;
 
-/// Longest message. What the interface's users expect at least is 2^40.
+/// Longest message. The interface's users expect at least 2^40.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 40;
 
 /// Segments of one local buffer.
@@ -57,7 +57,7 @@ pub(crate) const LINK_CREDIT_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 /// others that take nothing.
 pub(crate) const CREDIT_BYTES_MAX: usize = 256 << 20;
 
-/// Messages of one peer that wait: what its open requests and its answers to ours may come to.
+/// Messages of one peer that wait: the most that its open requests and its answers to ours may come to.
 pub(crate) const STALLED_MESSAGES_MAX: usize = 2 * PIECES_OPEN_MAX * REMOTE_REQUESTS_MAX;
 
 /// Entries that a completion queue holds, if it was not opened with a larger size, before calls whose completions go there are refused.
@@ -83,8 +83,8 @@ pub(crate) const HELPER_TICK: Duration = Duration::from_millis(1);
 /// answers at once, also while its program computes; without a keeper nothing could answer for the endpoint later.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// A peer that lives and does not receive what was sent to it is waited for so long when an endpoint closes, unless a person says otherwise: its program may compute for
-/// long before it receives.
+/// A live peer that does not receive its messages is waited for so long when an endpoint closes, unless the
+/// user sets another time: its program may compute for long before it receives.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(3600);
 
 /// When such a peer is first reported; again after twice as long, and so on.
@@ -93,7 +93,7 @@ pub(crate) const LINGER_WARN_AFTER: Duration = Duration::from_secs(5);
 /// Peers that are named then.
 pub(crate) const LINGER_NAMED_MAX: usize = 4;
 
-/// Longest wait for a keeper that does not read, or has not said everything of the launch record.
+/// Longest wait for a keeper that does not read, or has not sent all of the launch record.
 pub(crate) const KEEPER_WRITE_MAX: Duration = Duration::from_secs(2);
 
 /// Answers of the keeper that wait for the port that asked.
@@ -102,12 +102,12 @@ pub(crate) const ANSWERS_MAX: usize = 1 << 12;
 /// Longest wait of a periodic freeze for the rails to give their buffers back.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// How long a closing endpoint stays after all is done, to acknowledge once more what a peer sends again: some probe timeouts.
-/// Also how often peers that have not finished are probed.
+/// Time that a closing endpoint stays after all is done, to acknowledge a peer's retransmissions once more:
+/// some probe timeouts. Also how often peers that have not finished are probed.
 pub(crate) const QUIET: Duration = Duration::from_millis(2);
 
-/// Longest wait for writes of peers into a memory region that is being closed. What has not ended by then is cut off: a piece of a write takes
-/// milliseconds, unless its peer is stopped or dead.
+/// Longest wait for writes of peers into a memory region that is being closed. Writes that have not ended by
+/// then are cut off: a piece of a write takes milliseconds, unless its peer is stopped or dead.
 pub(crate) const REGION_CLOSE_MAX: Duration = Duration::from_secs(3);
 
 /// Longest sleep in a blocking call between two looks at state that no descriptor reports.

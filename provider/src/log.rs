@@ -18,7 +18,7 @@ const CORE: c_int = 0;
 /// As libfabric knows us.
 static PROVIDER: AtomicPtr<FiProvider> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What launchers call the rank of a process.
+/// The variables in which launchers pass a process its rank.
 const RANK_VARIABLES: [&str; 3] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"];
 
 /// The rank. Read when the library is loaded: later the program may be changing its environment while a thread of ours would read it.
@@ -46,7 +46,8 @@ struct Library {
 impl Library {
     fn find() -> Option<Library> {
         let path = mapped_libfabric()?;
-        // SAFETY: `RTLD_NOLOAD` loads nothing: it names what is there. The symbols are functions of these types since libfabric 1.0.
+        // SAFETY: `RTLD_NOLOAD` loads nothing: it finds a loaded library. The symbols are functions of these
+        // types since libfabric 1.0.
         unsafe {
             let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
             if handle.is_null() {
@@ -124,7 +125,7 @@ pub(crate) fn note(what: core::fmt::Arguments<'_>) {
     without_broken_pipe(|| _ = logged(WARN, &text));
 }
 
-/// Logs what explains a set-up in which nothing has failed (`FI_LOG_LEVEL=info`).
+/// Logs an explanation of a set-up in which nothing has failed (`FI_LOG_LEVEL=info`).
 pub(crate) fn inform(what: core::fmt::Arguments<'_>) {
     let text = named(what);
     tracing::debug!("{text}");

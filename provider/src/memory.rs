@@ -70,7 +70,7 @@ impl Segments {
         Ok(Segments { first: Segment { start, bytes }, others: Box::default(), bytes })
     }
 
-    /// Their bytes together are no more than a number can say.
+    /// Their bytes together fit in a number.
     fn of(mut parts: Vec<Segment>) -> Segments {
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let first = if parts.is_empty() { Segment::default() } else { parts.remove(0) };
@@ -135,7 +135,7 @@ impl Segments {
         }
     }
 
-    /// Stores `bytes` from the start on; what does not fit is left out.
+    /// Stores `bytes` from the start on; bytes beyond the room are left out.
     pub(crate) fn scatter(&self, mut bytes: &[u8]) {
         for Segment { start, bytes: room } in self.parts().filter(|part| part.bytes > 0) {
             let taken = bytes.len().min(*room);
@@ -167,7 +167,8 @@ pub(crate) fn is_mapped(start: usize, bytes: usize) -> bool {
     bytes == 0 || unsafe { libc::msync(from as *mut libc::c_void, whole, libc::MS_ASYNC) } == 0
 }
 
-/// Copies memory of this process that may not be there, or not be readable: the kernel looks at every page, and says so.
+/// Copies memory of this process that may not be there, or not be readable: the kernel looks at every page,
+/// and reports that.
 pub(crate) fn read_guarded(place: *const u8, into: &mut [u8]) -> Result<()> {
     let start = into.as_mut_ptr();
     // SAFETY: process_vm_readv checks the source itself; the destination is a slice that is ours alone.

@@ -16,7 +16,7 @@ use crate::engine::regions::Region;
 use crate::limits::REGION_CLOSE_MAX;
 use crate::{cntr, domain};
 
-/// What is behind a memory region.
+/// The object behind a memory region.
 pub(crate) struct Registered {
     domain: domain::Handle,
     region: Arc<Region>,

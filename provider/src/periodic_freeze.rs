@@ -1,8 +1,9 @@
 //! Periodic freezes under a program that knows nothing of them: every few milliseconds each endpoint is frozen, dumped and thawed, and,
 //! if asked for, its links are handed from shared memory to the network or back.
 //!
-//! A periodic freeze is local: the epoch stays as it is, so no peer has to cut too. Now and then the dump is compared with the frozen port, which
-//! finds what a dump would lose. `stillwire-dev bench freeze --mpi` switches it on, and reads the reports.
+//! A periodic freeze is local: the epoch stays as it is, so no peer has to cut too. Now and then the dump is
+//! compared with the frozen port, which finds state that a dump would lose.
+//! `stillwire-dev bench freeze --mpi` switches it on, and reads the reports.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -26,7 +27,8 @@ const HANDOVER_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_HANDOVER";
 /// Milliseconds that a port stands still in each freeze, as for a process whose memory is saved; it is announced to
 /// peers. Without it: no longer than the dump takes.
 const PAUSE_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_PAUSE_MS";
-/// Folder into which each endpoint writes what it has measured: a file of its own, one JSON object with counts, and with samples in microseconds.
+/// Folder into which each endpoint writes its measurements: a file of its own, one JSON object with counts,
+/// and with samples in microseconds.
 const REPORT_VARIABLE: &str = "STILLWIRE_PERIODIC_FREEZE_REPORT";
 
 /// Of so many freezes one compares the dump with the port.

@@ -1,4 +1,5 @@
-//! fi_poll(3): poll sets, which say which of their queues and counters have something, and wait sets, on which a thread sleeps for several of them.
+//! fi_poll(3): poll sets, which list those of their queues and counters that have something, and wait sets,
+//! on which a thread sleeps for several of them.
 
 use core::ffi::c_int;
 use core::time::Duration;
@@ -35,7 +36,7 @@ impl Polled {
     }
 }
 
-/// What is behind a poll set: its members by handle, with the application's contexts.
+/// The object behind a poll set: its members by handle, with the application's contexts.
 pub(crate) struct PollSet {
     members: Mutex<Vec<(usize, usize, Polled)>>,
     _domain: domain::Handle,
@@ -180,7 +181,7 @@ impl Member {
     }
 }
 
-/// What is behind a wait set.
+/// The object behind a wait set.
 pub(crate) struct WaitSet {
     /// Readable when the waker of a member is.
     epoll: Epoll,

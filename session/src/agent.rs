@@ -107,8 +107,8 @@ impl Agent {
         &self.identity
     }
 
-    /// Gives the participant an input and does what it wants, before anybody else can. `memory`: the program's, if its
-    /// thread stands at a point.
+    /// Gives the participant an input and carries out its outputs, before anybody else can. `memory`: the
+    /// program's, if its thread stands at a point.
     pub(crate) fn handle(&self, input: Input, memory: Option<&mut dyn Memory>) {
         let mut part = self.lock();
         part.participant.handle(self.now(), input);
@@ -199,7 +199,7 @@ impl Agent {
         }
     }
 
-    /// Has a rail that has died go on, looks at a change that is under way, and says when to look again.
+    /// Revives a dead rail, looks at a change that is under way, and returns when to look again.
     fn attend_rails(&self) -> Option<Duration> {
         let mut nics = self.nics();
         if self.rail_died.swap(false, Ordering::Relaxed) {

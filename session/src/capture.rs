@@ -35,7 +35,7 @@ pub(crate) enum CaptureError {
 pub(crate) trait Memory {
     /// About how many bytes that will be.
     fn bytes(&mut self) -> u64;
-    /// Takes what had arrived before the cut and the program has not seen.
+    /// Takes a message that had arrived before the cut and the program has not seen.
     fn take(&mut self, completion: Completion);
     /// A copy of everything.
     fn sections(&mut self) -> Vec<OwnedSection>;

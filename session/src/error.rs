@@ -9,7 +9,7 @@ use transport::matching::MatchError;
 use crate::launch::{LaunchError, SOCKET_VARIABLE};
 use crate::limits::{REGIONS_MAX, REQUESTS_MAX};
 
-/// Why a session could not do what it was asked.
+/// The reason why a call on a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// No launcher started this process.

@@ -1,8 +1,9 @@
 //! How much of the job's standard input this process has read.
 //!
-//! The keeper writes the input into a pipe, the process's standard input, and counts what it has written in a record that both have open. What
-//! was read is that count less what lies in the pipe, at any instant, without a word to the keeper. The record ([`Record`]) is written
-//! before and after each write to the pipe, with a serial number that is odd in between.
+//! The keeper writes the input into a pipe, the process's standard input, and counts the written bytes in a
+//! record that both have open. At any instant, the bytes that were read are that count less the bytes in the
+//! pipe, without a word to the keeper. The record ([`Record`]) is written before and after each write to the
+//! pipe, with a serial number that is odd in between.
 //!
 //! Standard input may be a terminal of the job instead ([`crate::terminal`]). In line mode only whole lines can be read from one, and fewer bytes than
 //! were typed, where some were erased: so the record also has the last lines ([`Line`]).
@@ -31,7 +32,7 @@ const LOOKS_MAX: u32 = 2000;
 /// Time between two of them, ns.
 const LOOK_AGAIN_NS: i64 = 50_000;
 
-/// What the keeper counts.
+/// The keeper's record of the input that it gave to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Rises with each write; odd while the pipe is being written to.
@@ -134,10 +135,10 @@ const NOT_KNOWN: u64 = u64::MAX;
 static PIPE: AtomicI32 = AtomicI32::new(NO_NUMBER);
 static COUNT: AtomicI32 = AtomicI32::new(NO_NUMBER);
 
-/// What [`note`] found.
+/// The result of the last [`note`]; [`NOT_KNOWN`]: none.
 static NOTED: AtomicU64 = AtomicU64::new(NOT_KNOWN);
 
-/// The number of the record that the launcher has given to this process, whatever its standard input is.
+/// The number of the record that the launcher has given to this process, even if its standard input is another file.
 #[must_use]
 pub fn given() -> Option<RawFd> {
     let number = std::env::var_os(INPUT_VARIABLE)?.to_str()?.parse::<RawFd>().ok()?;
@@ -203,7 +204,7 @@ pub fn look() -> Option<u64> {
     None
 }
 
-/// As [`look`], for [`noted`]: what is found at the cut is reported later. Also notes the settings of a terminal.
+/// As [`look`], for [`noted`]: the count at the cut is reported later. Also notes the settings of a terminal.
 pub fn note() {
     NOTED.store(look().unwrap_or(NOT_KNOWN), Ordering::Relaxed);
     if let Some((input, _)) = adopted() {
@@ -218,7 +219,7 @@ pub fn restore() {
     }
 }
 
-/// What the last [`note`] found.
+/// The bytes that the last [`note`] found; `None`: it could not count them.
 #[must_use]
 pub fn noted() -> Option<u64> {
     Some(NOTED.load(Ordering::Relaxed)).filter(|read| *read != NOT_KNOWN)

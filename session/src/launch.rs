@@ -15,7 +15,7 @@
 //! | 58 | 4, 4  | rank      | this rank, and how many there are                              |
 //! | 66 | 1     | restore   | 1: restore the generation that follows; 0: it is zero          |
 //! | 67 | 16    | generation | life (counter, nonce) and epoch                               |
-//! | 83 | 1     | auth      | what tags of data frames cover: 1 header, 2 the payload too    |
+//! | 83 | 1     | auth      | coverage of data frames' tags: 1 header, 2 the payload too     |
 //! | 84 | 1     | family    | 4 or 6: of the address that follows                            |
 //! | 85 | 16, 2 | bind      | where to receive: IP (IPv4 in the first four bytes), UDP port  |
 //! | 103 | 4     | ranks here | ranks of the job on this host                                 |
@@ -224,8 +224,9 @@ impl Launch {
 
 /// Random bytes for encryption; `None`: the system gives none.
 ///
-/// Straight from the kernel: what libc's getrandom(3) keeps between calls (glibc 2.41 and later) lies in memory of the process, so in its image, and a process
-/// that was restored would be given once more what the one before has used.
+/// Straight from the kernel. libc's getrandom(3) keeps state between calls (glibc 2.41 and later), which lies
+/// in memory of the process, so in its image. A restored process would be given once more the numbers that
+/// the one before has used.
 #[must_use]
 pub fn salt() -> Option<[u8; 24]> {
     let mut salt = [0u8; 24];

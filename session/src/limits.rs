@@ -46,8 +46,8 @@ pub const WRITE_PIECE_BYTES: usize = 8 << 20;
 /// it lies large payload, whose copy takes so much longer that the difference is not felt.
 pub const PORT_ROOM_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of messages that wait for a keeper to read them. A rank says a few hundred bytes per checkpoint and none without a command, so
-/// that this is a keeper which has not read for thousands of reports.
+/// Bytes of messages that wait for a keeper to read them. A rank sends a few hundred bytes per checkpoint and
+/// none without a command, so that this is a keeper which has not read for thousands of reports.
 pub const LINE_BYTES_MAX: usize = 256 << 10;
 
 /// A keeper that has read nothing for so long, while something waits for it, is reported. It may be stopped for good reasons.

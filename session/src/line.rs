@@ -29,7 +29,7 @@ impl Line {
         Line { stream, writer: ControlWriter::new(key), waiting: Vec::new(), since: None }
     }
 
-    /// Hands a message over without waiting. What finds no room leaves with [`Line::flush`].
+    /// Hands a message over without waiting. Bytes that find no room leave with [`Line::flush`].
     pub fn send(&mut self, control: &Control) -> Result<()> {
         if self.waiting.is_empty() {
             self.since = Some(Instant::now());
@@ -49,7 +49,7 @@ impl Line {
         Ok(())
     }
 
-    /// Sends what the socket has room for.
+    /// Sends the bytes that the socket has room for.
     pub fn flush(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

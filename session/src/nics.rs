@@ -52,9 +52,9 @@ enum Refused {
 /// The outcome of the rank's NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
-    /// What the first port to say so goes over now; `None`: what it was.
+    /// The new NIC of the first port that reports one; `None`: unchanged.
     pub selection: Option<NicSelection>,
-    /// Why a port does not go over what was asked for.
+    /// The reason why a port does not use the requested NIC.
     pub refused: Option<String>,
     /// A rail is dead that cannot continue at its address: report it to the launcher.
     pub lost: bool,
@@ -129,7 +129,7 @@ impl Nics {
         }
     }
 
-    /// What a rail is that its helper has left.
+    /// The name of a rail whose helper is gone.
     fn without_helper(&self) -> NicSelection {
         let nic = match &self.request.choice {
             named @ NicChoice::Xdp { .. } => named.to_string(),
@@ -180,7 +180,8 @@ impl Nics {
     }
 }
 
-/// Has a port's rail to other hosts go on over `request`, or as it was. Returns over what it goes, if that may be news.
+/// Has a port's rail to other hosts continue over `request`, or as it was. Returns its NIC, if that may be
+/// news.
 fn hand_over(
     endpoint: &Endpoint,
     request: &NicRequest,
@@ -241,7 +242,7 @@ fn revive(endpoint: &Endpoint) -> Result<Option<NicSelection>, Refused> {
         selection.replace(Some(NicSelection { remark: "the rail before it died".to_owned(), ..nic }));
         Ok(rail)
     };
-    // There was nothing before: what keeps UDP away keeps the rail dead.
+    // There was nothing before: the error that keeps UDP away keeps the rail dead.
     let mut again = |_: &RawAddress| match failed.take().unwrap_or(NOTHING) {
         // It has been waited for once.
         DriverError::CannotOpen { operation, errno } => Err(DriverError::RailDead { operation, errno }),

@@ -181,7 +181,7 @@ fn open_endpoint(
     Ok((endpoint, nic))
 }
 
-/// Says where this rank can be reached, and waits until it knows where all are.
+/// Sends the address of this rank, and waits for those of all others.
 fn enrol(
     identity: &Identity,
     endpoint: &Endpoint,

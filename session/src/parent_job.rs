@@ -43,7 +43,7 @@ impl ParentJob {
         (text.len() <= PARENT_JOB_BYTES_MAX).then_some(text)
     }
 
-    /// Reads what [`ParentJob::text`] wrote.
+    /// Reads a text that [`ParentJob::text`] wrote.
     #[must_use]
     pub fn parse(text: &str) -> Option<ParentJob> {
         let mut parts = text.split(',');

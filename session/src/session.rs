@@ -1,4 +1,4 @@
-//! A session: opened, asked who it is, brought to its points, finalized.
+//! A session: opened, asked for its rank, brought to its points, finalized.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,12 +141,13 @@ impl Session {
     /// Costs about a microsecond when no checkpoint is due here, else as long as it takes to copy the state. Messages
     /// that were sent and not received stay in flight, and no rank waits for the others to reach their points.
     ///
-    /// Every rank must pass the same number of points, and reaching point `n` must not depend on anything another rank
-    /// does after its point `n`. Receive messages sent with [`Session::send`] before a point before the receiver's same
-    /// point; only a few short messages may be left over. Send messages that are received later with
-    /// [`Session::isend`]: such a request may stay open over a point, and counts as done after it. A rank that is to be
-    /// saved while a long message of [`Session::send`] has not been received waits for that, at most a second; then
-    /// this checkpoint is given up, and the launcher says whose message it was.
+    /// Every rank must pass the same number of points, and reaching point `n` must not depend on anything
+    /// another rank does after its point `n`. Receive messages sent with [`Session::send`] before a point
+    /// before the receiver's same point; only a few short messages may be left over. Send messages that are
+    /// received later with [`Session::isend`]: such a request may stay open over a point, and counts as done
+    /// after it. A rank that is to be saved while a long message of [`Session::send`] has not been received
+    /// waits for that, at most a second; then this checkpoint is given up, and the launcher reports whose
+    /// message it was.
     ///
     /// # Errors
     /// [`RegionError::NotRestored`] if a restarted program has not taken its state back.
@@ -158,7 +159,7 @@ impl Session {
             return Err(SessionError::Finished);
         }
         let entered = Instant::now();
-        // What the peers say about a higher epoch must be known before this point is counted.
+        // Reports of peers about a higher epoch must be known before this point is counted.
         self.pump()?;
         self.state.points += 1;
         let count = self.state.points;
@@ -188,8 +189,9 @@ impl Session {
         }
     }
 
-    /// Says that this rank has finished its work and waits until all have; until then it goes on acknowledging and
-    /// resending, and can still be saved. A rank that ends without this call counts as failed.
+    /// Reports that this rank has finished its work and waits until all have; until then it goes on
+    /// acknowledging and retransmitting, and can still be saved. A rank that ends without this call counts as
+    /// failed.
     ///
     /// # Errors
     /// [`SessionError::Ended`] when the launcher goes away meanwhile.

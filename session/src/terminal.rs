@@ -13,7 +13,7 @@ static IS_TERMINAL: AtomicBool = AtomicBool::new(false);
 /// Words of a `struct termios`, rounded up.
 const WORDS: usize = size_of::<libc::termios>().div_ceil(size_of::<u32>());
 
-/// What [`note`] found: the settings, rows and columns.
+/// The settings, rows and columns that [`note`] found.
 static SETTINGS: [AtomicU32; WORDS] = [const { AtomicU32::new(0) }; WORDS];
 static ROWS: AtomicU32 = AtomicU32::new(0);
 static COLUMNS: AtomicU32 = AtomicU32::new(0);
@@ -45,19 +45,20 @@ pub(crate) fn adopt(is_terminal: bool) {
     IS_TERMINAL.store(is_terminal, Ordering::Relaxed);
 }
 
-/// Whether only whole lines can be read. Has the kernel first take in what was typed.
+/// Whether only whole lines can be read. Has the kernel first take in typed bytes.
 pub(crate) fn is_by_lines(terminal: RawFd) -> bool {
     if !IS_TERMINAL.load(Ordering::Relaxed) {
         return false;
     }
     let mut ready = libc::pollfd { fd: terminal, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, which the kernel writes to. Asked this way, a terminal handles what its other end has written.
+    // SAFETY: one entry, which the kernel writes to. Asked this way, a terminal handles the bytes that its
+    // other end has written.
     unsafe { libc::poll(&raw mut ready, 1, 0) };
     // SAFETY: both members are plain numbers.
     Settings::read(terminal).is_some_and(|settings| unsafe { settings.termios.c_lflag } & libc::ICANON != 0)
 }
 
-/// Notes what is set. Allocates nothing, takes no lock.
+/// Notes the current settings. Allocates nothing, takes no lock.
 pub(crate) fn note(terminal: RawFd) {
     if !IS_TERMINAL.load(Ordering::Relaxed) {
         return;
@@ -72,7 +73,8 @@ pub(crate) fn note(terminal: RawFd) {
     IS_NOTED.store(true, Ordering::Relaxed);
 }
 
-/// Sets what was noted. The new terminal has the size of the launcher's: where that has changed, the program hears of it as usual.
+/// Sets the noted settings. The new terminal has the size of the launcher's: where that has changed, the
+/// program hears of it as usual.
 pub(crate) fn restore(terminal: RawFd) {
     if !IS_NOTED.load(Ordering::Relaxed) {
         return;

@@ -57,7 +57,7 @@ impl Session {
         self.recv_in(PROGRAM, from.into(), tags.into())
     }
 
-    /// Begins to receive a message of at most `bytes_max` bytes; what a longer one has above that is cut off. The data
+    /// Begins to receive a message of at most `bytes_max` bytes; a longer one is cut off there. The data
     /// arrives while the program computes.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Takes what has come; the program sees it when it asks.
+    /// Takes arrived messages; the program sees them when it asks.
     pub(crate) fn pump(&mut self) -> Result<(), SessionError> {
         while let Some(completion) = self.endpoint.poll() {
             match completion {

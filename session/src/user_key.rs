@@ -41,7 +41,7 @@ pub enum KeyError {
     File {
         /// The file, or its directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another user owns it, or could read it.
@@ -54,7 +54,7 @@ pub enum KeyError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who needs it.
+        /// The user that needs it.
         user: u32,
         /// Its permissions.
         mode: u32,
@@ -66,9 +66,9 @@ pub enum KeyError {
     Kind {
         /// The file, or its directory.
         path: PathBuf,
-        /// What it is.
+        /// The kind that was found.
         found: &'static str,
-        /// What it has to be.
+        /// The kind that is needed.
         expected: &'static str,
     },
     /// It holds something else.
@@ -92,7 +92,7 @@ pub struct KeyFile {
     user: u32,
 }
 
-/// What decides where the key lies.
+/// The inputs that decide the place of the key.
 #[derive(Default)]
 struct Surroundings {
     named: Option<OsString>,
@@ -269,7 +269,7 @@ fn is_private(directory: &Path, user: u32) -> bool {
 
 fn write_new(path: &Path, key: &[u8; KEY_BYTES]) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // Whatever the umask takes away.
+    // The umask may have taken permissions away.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(key)
 }

@@ -131,7 +131,7 @@ pub(crate) fn start(
     std::thread::Builder::new().name("stillwire-images".into()).spawn(run).map(drop)
 }
 
-/// Has the kernel begin to write to the disk what has been written of the file so far.
+/// Has the kernel begin to write the written part of the file to the disk.
 fn begin_write_back(writer: &ImageWriter<DirectoryFile>) {
     let file = writer.file().as_fd().as_raw_fd();
     // SAFETY: no memory is touched.
@@ -226,7 +226,7 @@ mod tests {
         (1..=2).map(|id| OwnedSection { kind: 0x100, version: 1, id, bytes: vec![1; bytes] }).collect()
     }
 
-    /// What lies where the image would be.
+    /// The number of files in the folder of the image.
     fn found(directory: &mut JobDirectory<Memory>) -> usize {
         let folder = PLACE.0.folder();
         directory.storage().list(&folder).expect("the folder of the generation").len()
@@ -237,7 +237,7 @@ mod tests {
         let mut directory = job();
         directory.storage().set_capacity_bytes(Some(4096));
         let (to, from) = mpsc::channel();
-        // What comes after the error would take longer than anybody waits.
+        // The writes after the error would take longer than the test waits.
         std::thread::spawn(move || {
             let (queue, mut limit) = (ImageQueue::default(), Limit::new(1));
             let sections = sections(1 << 20);

@@ -102,8 +102,9 @@ impl Authenticator {
         self.level = level;
     }
 
-    /// Writes the tag into the frame in `frame`, whose head takes `head_bytes` and whose copied payload follows. Returns
-    /// what is left to do when `user_payload` bytes come from elsewhere and the tag has to cover them.
+    /// Writes the tag into the frame in `frame`, whose head takes `head_bytes` and whose copied payload
+    /// follows. Returns the rest of the work when `user_payload` bytes come from elsewhere and the tag has to
+    /// cover them.
     pub fn seal(
         &self,
         context: Context,
@@ -128,8 +129,9 @@ impl Authenticator {
         }
     }
 
-    /// As [`Authenticator::seal`], of a frame whose head is `header` and `body`, from which it has just been written: what has just left the processor's registers in small pieces cannot be
-    /// read in large ones at once. False: that takes the slow path.
+    /// As [`Authenticator::seal`], of a frame whose head is `header` and `body`, from which it has just been
+    /// written: words that have just left the processor's registers in small pieces cannot be read in large
+    /// ones at once. False: that takes the slow path.
     #[inline]
     pub(crate) fn seal_short(
         &self,

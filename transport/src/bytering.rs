@@ -37,7 +37,7 @@ pub struct ByteRing {
     start: u64,
     end: u64,
     bytes_max: usize,
-    /// Most bytes held at once since the ring was last empty: says whether the memory is still needed.
+    /// Most bytes held at once since the ring was last empty: shows whether the memory is still needed.
     peak: usize,
 }
 

@@ -4,9 +4,10 @@ use core::time::Duration;
 
 use crate::ids::JobTag;
 
-/// Whether ports of this build can be checkpointed, which a program may rely on. `--cfg uncheckpointable` takes out what that
-/// costs in normal running: checks of lives and epochs, hints, resyncs, and the clock that stands still. Only `bench
-/// checkpointable` builds so, to measure that cost; crates that serve real jobs refuse to be built so.
+/// Whether ports of this build can be checkpointed, which a program may rely on. `--cfg uncheckpointable`
+/// takes out the cost of that in normal running: checks of lives and epochs, hints, resyncs, and the clock
+/// that stands still. Only `bench checkpointable` builds so, to measure that cost; crates that serve real
+/// jobs refuse to be built so.
 pub const CHECKPOINTABLE: bool = cfg!(not(uncheckpointable));
 
 /// Rails that one port may have.
@@ -40,14 +41,15 @@ const _: () = assert!(INCOMING_MAX as u64 == 2 * ANNOUNCED_MAX as u64 + WINDOW_F
 /// Links of one port. 65,536 ranks, and as many again that have been replaced.
 pub const LINKS_MAX: usize = 1 << 17;
 
-/// Events that wait to be polled before the port stops reading frames (they are not counted and come again).
+/// Events that wait to be polled before the port stops reading frames (they are not counted, and peers
+/// retransmit them).
 pub const EVENTS_MAX: usize = 1 << 16;
 
 /// Received frames after which an acknowledgement is sent at once instead of waiting for data to carry it.
 pub const ACK_EVERY_FRAMES: u32 = 16;
 
-/// Longest wait of an acknowledgement for data that could carry it. Far above a reply by a spinning peer (3 µs), far
-/// below what a tail loss may cost (200 µs).
+/// Longest wait of an acknowledgement for data that could carry it. Far above a reply by a spinning peer (3
+/// µs), far below the possible cost of a tail loss (200 µs).
 pub const ACK_DELAY: Duration = Duration::from_micros(25);
 
 /// Probe timeout before the first round-trip sample: the peer may still be starting.
@@ -115,9 +117,10 @@ pub struct PortConfig {
     pub link_copied_bytes_max: usize,
     /// Bytes of copied payload that a peer may have in flight towards us on one link.
     pub link_window_bytes: u32,
-    /// Bytes of unexpected messages, over all links, from which on a link's frames are kept only within the window that
-    /// it was promised (R17); others are not counted and come again. As promises to several links may be of the same
-    /// room, the bytes kept are at most this and `link_window_bytes` for every link.
+    /// Bytes of unexpected messages, over all links, from which on a link's frames are kept only within the
+    /// window that it was promised (R17); others are not counted, and are retransmitted. As promises to
+    /// several links may be of the same room, the bytes kept are at most this and `link_window_bytes` for
+    /// every link.
     pub unexpected_bytes_max: usize,
     /// Likewise, copied unexpected messages. A link is promised at most a quarter of this, and at most 256; the
     /// messages kept are at most this and such a promise for every link. Announced ones come on top, up to

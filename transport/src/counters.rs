@@ -20,7 +20,7 @@ macro_rules! counters {
 counters! {
     /// Frames written, of all kinds.
     frames_sent,
-    /// Frames parsed, whatever became of them.
+    /// Frames parsed, dropped ones included.
     frames_received,
     /// Numbered frames counted in order.
     frames_counted,
@@ -50,11 +50,11 @@ counters! {
     dropped_replayed,
     /// Dropped: beyond the window that was advertised.
     dropped_window,
-    /// Dropped: no room to keep it now; it comes again.
+    /// Dropped: no room to keep it now; it is retransmitted.
     dropped_no_room,
-    /// Dropped: its payload could not be brought any more; it comes again.
+    /// Dropped: its payload could not be brought any more; it is retransmitted.
     dropped_not_fetched,
-    /// Dropped: acknowledges what was never sent.
+    /// Dropped: acknowledges a number that was never sent.
     dropped_ack_beyond,
     /// Dropped: a body that contradicts the state of the link.
     dropped_nonsense,

@@ -58,9 +58,10 @@ pub trait Buffers {
     /// content after a thaw; pieces may come in any order.
     fn place(&mut self, receive: OpId, offset: u64, bytes: &[u8]);
 
-    /// Store the payload of the frame that is being handled, `bytes` bytes which the shell has not brought yet
-    /// ([`crate::Port::handle_head`]), as [`Buffers::place`] does. Asked at most once per frame. False: they are no
-    /// longer available. The stored bytes are arbitrary then; the frame is not counted, and comes again.
+    /// Store the payload of the frame that is being handled, `bytes` bytes which the shell has not brought
+    /// yet ([`crate::Port::handle_head`]), as [`Buffers::place`] does. Asked at most once per frame. False:
+    /// they are no longer available. The stored bytes are arbitrary then; the frame is not counted, and is
+    /// retransmitted.
     fn fetch(&mut self, receive: OpId, offset: u64, bytes: usize) -> bool {
         let _ = (receive, offset, bytes);
         false
@@ -131,7 +132,8 @@ pub struct Transmit {
     pub payload: Option<UserPayload>,
     /// The shell's work before the frame may leave, when the tag covers a payload that the port cannot see.
     pub seal: Option<crate::auth::Seal>,
-    /// The frame announces a payload of the user to a peer on this host: the shell says where it lies ([`crate::wire::write_place`]).
+    /// The frame announces a payload of the user to a peer on this host: the shell writes its place into it
+    /// ([`crate::wire::write_place`]).
     pub announced: Option<Announced>,
 }
 
@@ -206,7 +208,8 @@ pub enum Event {
         /// Its context.
         context: u64,
     },
-    /// The link of a message is broken ([`Event::Inconsistent`]): what the peer has of it is unknown, and its payload may be reused.
+    /// The link of a message is broken ([`Event::Inconsistent`]): how much of it the peer has is unknown, and
+    /// its payload may be reused.
     SendFailed {
         /// The send.
         op: OpId,
@@ -234,7 +237,7 @@ pub enum Event {
         peer: PortId,
         /// Rail over which the frame came.
         rail: RailIndex,
-        /// Where the peer says it can be reached on that rail.
+        /// The peer's address on that rail, by its own account.
         address: RawAddress,
     },
     /// A frame of a higher epoch came and was dropped: the rank must cut, straight to this epoch (R3).
@@ -279,14 +282,15 @@ pub enum Event {
         /// Its peer.
         peer: PortId,
     },
-    /// Both ends of a link do not fit together after a restart (R10): the generation must not be used. What was under way on the link ends with
-    /// [`Event::SendFailed`] and [`Event::ReceiveFailed`], which follow.
+    /// Both ends of a link do not fit together after a restart (R10): the generation must not be used.
+    /// Operations that were under way on the link end with [`Event::SendFailed`] and
+    /// [`Event::ReceiveFailed`], which follow.
     Inconsistent {
         /// The link.
         link: LinkIndex,
         /// Its peer.
         peer: PortId,
-        /// The peer says it has everything before this number.
+        /// The peer reports that it has everything before this number.
         peer_expected: u64,
         /// Oldest number that we still hold.
         oldest_held: u64,

@@ -64,8 +64,9 @@ pub struct Slab<T> {
     slots: Vec<Slot<T>>,
     free_first: u32,
     occupied: usize,
-    /// Counted up by every insertion anywhere in the slab: slots can be given back without remembering what keys they had.
-    /// A stale key finds a wrong value only if its slot is filled by exactly the 2^32nd insertion after its own.
+    /// Counted up by every insertion anywhere in the slab: slots can be given back without remembering their
+    /// keys. A stale key finds a wrong value only if its slot is filled by exactly the 2^32nd insertion after
+    /// its own.
     generation_next: u32,
 }
 

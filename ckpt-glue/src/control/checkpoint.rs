@@ -308,7 +308,8 @@ pub struct ClosedLink {
 
 wire_struct!(ClosedLink, 24, { peer, next, expected });
 
-/// The final counters of a closed port in messages that each have room for a part: the last one says so. There is one at least.
+/// The final counters of a closed port, in messages that each have room for a part; the last one is marked.
+/// There is one at least.
 pub fn closed_port(port: PortId, links: &[ClosedLink]) -> impl Iterator<Item = Message> {
     let most = ENTRIES_MAX;
     let parts = links.len().div_ceil(most).max(1);
@@ -353,7 +354,7 @@ impl ExitedRecord {
     /// Reads the bytes back.
     ///
     /// # Errors
-    /// If they are not what [`ExitedRecord::emit`] writes.
+    /// If they are not an output of [`ExitedRecord::emit`].
     pub fn parse(bytes: &[u8]) -> Result<ExitedRecord, Malformed> {
         use crate::limits::{CLOSED_LINKS_MAX, CLOSED_PORTS_MAX};
         let mut from = Reader::new(bytes);

@@ -11,7 +11,7 @@ use super::wire::{wire_enum, wire_struct};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex};
 
-/// R9: what is durable before the first process of a life starts.
+/// R9: the decision that is durable before the first process of a life starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// The new life.
@@ -104,7 +104,7 @@ pub enum FaultReport {
         /// How.
         status: ExitStatus,
     },
-    /// A process ended by itself before it was what its image says.
+    /// A process ended by itself before it had become the one in its image.
     RankNotRestored {
         /// Its rank.
         rank: Rank,
@@ -210,7 +210,7 @@ impl fmt::Display for FaultReport {
 pub enum JobPhase {
     /// Waiting for keepers.
     Gathering,
-    /// Ending what runs before a new attempt.
+    /// Ending all processes before a new attempt.
     Fencing,
     /// Waiting before the next attempt.
     BackingOff,

@@ -1,4 +1,4 @@
-//! Control messages: what coordinator, keepers and ranks say to each other beside the data.
+//! Control messages between coordinator, keepers and ranks, beside the data.
 //!
 //! One control frame on a stream (a Unix socket, a TCP connection), little-endian:
 //!
@@ -95,7 +95,7 @@ pub enum Message {
     },
     /// R -> K: the rank has come up.
     Hello {
-        /// Who, and where it can be reached.
+        /// The new rank, and its addresses.
         registration: Registration,
     },
     /// K ^ C: ports of ranks that have come up; several messages for many.
@@ -139,7 +139,7 @@ pub enum Message {
     // --- a checkpoint --------------------------------------------------------------------------------------------------
     /// R, T -> C: requests a checkpoint.
     Request {
-        /// Who.
+        /// The party that asked for it.
         source: Source,
     },
     /// C v R: how many points have you passed?
@@ -228,7 +228,7 @@ pub enum Message {
         /// Whether this was the last part.
         last: bool,
     },
-    /// R -> K of the port's rank: what were the final counters of a closed port towards ours?
+    /// R -> K of the port's rank: asks for the final counters of a closed port towards ours.
     ClosedQuery {
         /// The closed port.
         port: PortId,
@@ -259,7 +259,7 @@ pub enum Message {
         status: ExitStatus,
     },
     // --- PMI ---
-    /// R -> K: what the rank's program asks the keeper's PMI server.
+    /// R -> K: a PMI request of the rank's program, for the keeper's server.
     PmiRequest {
         /// The request.
         request: Request,
@@ -269,7 +269,7 @@ pub enum Message {
         /// The answer.
         answer: Answer,
     },
-    /// R -> K: what the rank had done over PMI when it was saved (R26). Several messages for much.
+    /// R -> K: the rank's PMI state when it was saved (R26). Several messages for a long one.
     PmiState {
         /// A part of it.
         part: RankState,
@@ -296,7 +296,7 @@ pub enum Message {
         /// Why not; empty: it does.
         refused: NicText,
     },
-    /// C -> R: open this NIC beside the one that you have, and say where (R29).
+    /// C -> R: open this NIC beside the present one, and report its addresses (R29).
     OpenRail {
         /// The number of the change.
         number: u64,
@@ -332,7 +332,7 @@ pub enum Message {
         /// Why not; empty: so it is.
         refused: NicText,
     },
-    /// C -> R: close one of the two. [`Message::HandedOver`] says that the old one is closed.
+    /// C -> R: close one of the two. [`Message::HandedOver`] reports that the old one is closed.
     ChangeRails {
         /// The number of the change.
         number: u64,
@@ -345,7 +345,7 @@ pub enum Message {
         words: NicText,
     },
     // --- questions of people -------------------------------------------------------------------------------------------
-    /// T -> C: what are you doing?
+    /// T -> C: asks for the job's status.
     StatusQuery,
     /// C -> T.
     StatusReport {

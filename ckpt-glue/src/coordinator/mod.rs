@@ -43,8 +43,8 @@ enum State {
     },
     /// The command is out.
     Cutting(Cutting),
-    /// The record is being written. Its outcome must be known before anything else: what may be durable cannot be
-    /// abandoned.
+    /// The record is being written. Its outcome must be known before anything else: a record that may be
+    /// durable cannot be abandoned.
     Committing(Cutting),
 }
 
@@ -155,7 +155,8 @@ impl Coordinated {
         let until = now + timeout;
         let cutting = Cutting { epoch, source, begun: now, until, named, images: BTreeMap::new() };
         self.next_timer = self.config.every.map(|every| now + every);
-        // Ranks that wait for a point give up early, so that it is they who say that it was too far, and where they are.
+        // Ranks that wait for a point give up early, so that they report themselves that it was too far, and
+        // where they are.
         let time_left = named.map_or(timeout, |named| named.time.min(timeout.mul_f32(POINT_TIME_SHARE)));
         let time_left_ns = u64::try_from(time_left.as_nanos()).unwrap_or(u64::MAX);
         self.outputs.push(CheckpointOutput::Broadcast(Message::Cut { epoch, at, time_left_ns }));
@@ -327,8 +328,8 @@ impl CheckpointProtocol for Coordinated {
         if self.sabotage.is_out(Rule::NoFence) {
             return;
         }
-        // No word to the ranks: they are being ended. A record that is being written may still become durable; who decides
-        // about the next life asks for it after the fence.
+        // No word to the ranks: they are being ended. A record that is being written may still become
+        // durable; the recovery asks for it after the fence, before it decides about the next life.
         match core::mem::replace(&mut self.state, State::Fenced) {
             State::Cutting(Cutting { epoch, source, .. }) => {
                 self.event(CheckpointEvent::Abandoned { epoch, source, reason: AbandonReason::LifeOver });

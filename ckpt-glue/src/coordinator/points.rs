@@ -16,7 +16,7 @@ pub(crate) struct PointChooser {
     narrowings: u32,
     /// Checkpoints in a row that failed because of points.
     misaligned: u32,
-    /// The longest question of late: what has been slow a moment ago may be so again.
+    /// The longest question of late: a rank that was slow a moment ago may be slow again.
     longest_question: Duration,
 }
 

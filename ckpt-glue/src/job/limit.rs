@@ -88,7 +88,7 @@ impl TimeLimit {
         self.state = State::Waiting(now + self.lead() / TIME_LIMIT_TRIES);
     }
 
-    /// A new life runs: what was asked of the one before is not answered any more.
+    /// A new life runs: a request to the one before is not answered any more.
     pub(super) fn begin_life(&mut self, now: Instant) {
         if self.state == State::Saving {
             self.state = State::Waiting(now);

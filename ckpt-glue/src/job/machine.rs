@@ -191,7 +191,7 @@ impl Job {
         self.settle(now);
     }
 
-    /// Does what is due.
+    /// Handles timeouts that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.gather_until.is_some_and(|until| now >= until) {
             self.gather_until = None;
@@ -308,7 +308,8 @@ impl Job {
                 }
             }
             Phase::Fencing => self.send_fence(node),
-            // A keeper that says hello runs nothing: the ranks that it kept are gone with the one before it.
+            // A keeper that sends a hello runs nothing: the ranks that it kept are gone with the one before
+            // it.
             Phase::Starting | Phase::Running if known => {
                 self.on_report(now, FaultReport::KeeperSilent { node })
             }
@@ -320,7 +321,7 @@ impl Job {
         self.recovery.handle(now, recovery::Input::Begin(self.settings.beginning));
     }
 
-    /// What the keeper at the top of the tree says for all.
+    /// A message of the keeper at the top of the tree, for all keepers.
     fn on_root_message(&mut self, now: Instant, life: Life, message: Message) {
         let current = self.recovery.life() == Some(life)
             && matches!(self.recovery.phase(), Phase::Starting | Phase::Running);
@@ -416,7 +417,7 @@ impl Job {
         self.broadcast(Message::Start { epoch, restore, ports });
     }
 
-    /// Who waits in a session for a rank that has ended without one waits for ever.
+    /// A rank in a session that waits for a rank which has ended without one waits for ever.
     fn watch_left(&mut self, now: Instant) {
         if let Some(rank) = self.counted.left.filter(|_| self.counted.connecting) {
             self.on_report(now, FaultReport::RankDied { rank, status: ExitStatus::Code(0) });
@@ -425,8 +426,8 @@ impl Job {
 
     fn on_report(&mut self, now: Instant, report: FaultReport) {
         let fault = self.detector.observe(now, &report);
-        // Several processes die of one cause. What follows while the old life is being ended is no news, except that
-        // the job must end.
+        // Several processes die of one cause. Faults that follow while the old life is being ended are no
+        // news, except that the job must end.
         let heard = match (self.recovery.phase(), fault.map(|fault| fault.kind)) {
             (Phase::Idle | Phase::Over, _) => false,
             _ if self.closing.is_some() => false,
@@ -465,7 +466,7 @@ impl Job {
         self.restorer.plan(&view, fault)
     }
 
-    /// Ends the life for a fault, and does what follows.
+    /// Ends the life for a fault, and starts the reaction to it.
     fn act_on(&mut self, now: Instant, fault: Fault) {
         if let Some(Ended { fault: Fault { report, .. }, .. }) = self.ended.take() {
             // It has ended because of this.
@@ -564,11 +565,11 @@ impl Job {
         }
     }
 
-    /// Carries out what the parts want, until none wants anything.
+    /// Carries out the outputs of the parts, until there are none.
     fn settle(&mut self, now: Instant) {
         loop {
             self.relay_checkpoint(now);
-            // The job's last words name what was committed, so the outcome of a commit comes first.
+            // The job's final report names the committed generation, so the outcome of a commit comes first.
             if self.closing.is_some() && self.checkpoint.saving().is_none() {
                 self.close(now);
             }
@@ -665,8 +666,8 @@ impl Job {
         let keeper = &self.settings.config.keeper;
         let beat_ns = u64::try_from(keeper.heartbeat.as_nanos()).unwrap_or(u64::MAX);
         let silence_ns = beat_ns.saturating_mul(keeper.heartbeats_missed_max.into());
-        // A keeper may be silent for as long as it takes to be missed before its ranks need to stop, and everybody who
-        // waits for it waits longer than that: see `FENCE_MAX`.
+        // A keeper may be silent for as long as it takes to be missed before its ranks need to stop, and all
+        // that wait for it wait longer than that: see `FENCE_MAX`.
         let watch = Watch { beat_ns, silence_ns, lease_ns: silence_ns.saturating_mul(2) };
         let layout = self.settings.layout.clone();
         let nodes = layout.nodes();

@@ -100,7 +100,7 @@ pub enum Input {
 pub enum Output {
     /// Send this.
     Send {
-        /// To whom: a keeper, or the tool that asked.
+        /// The receiver: a keeper, or the tool that asked.
         to: Party,
         /// Its name.
         control: Control,
@@ -213,7 +213,7 @@ pub struct FinalReport {
     pub stopped_by: Option<StopCause>,
     /// A status of a rank that is not success, if the job finished with one.
     pub status: ExitStatus,
-    /// Newest committed generation: what a restart would begin from.
+    /// Newest committed generation: a restart would begin from it.
     pub committed: Option<GenerationId>,
     /// Generations committed.
     pub commits: u32,

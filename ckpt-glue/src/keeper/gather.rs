@@ -19,7 +19,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Adds a report and says whether with it the whole part of the tree has reported.
+    /// Adds a report. Returns whether with it the whole part of the tree has reported.
     pub(crate) fn add(&mut self, ranks: u32, extra: u32, ranks_below: u32) -> bool {
         let before = self.ranks;
         self.ranks = self.ranks.saturating_add(ranks);

@@ -11,7 +11,7 @@ use crate::names::{ExitStatus, Party};
 use crate::sabotage::Rule;
 
 impl Keeper {
-    /// R9: what is not dead when this is answered could still write an image of the old life.
+    /// R9: a process that is not dead when this is answered could still write an image of the old life.
     pub(super) fn on_fence(&mut self, counter: u32, first: bool) {
         match core::mem::replace(&mut self.state, State::Empty { fenced_below: 0, votes: false }) {
             State::Empty { fenced_below, votes } => {
@@ -137,7 +137,7 @@ impl Keeper {
         }
         let Some(kept) = held.ranks.get_mut(&rank).filter(|kept| kept.alive) else { return };
         let phase = kept.phase;
-        // The process was to become what an image says, and has not.
+        // The process was to become the one in an image, and has not.
         let is_restored = held.decision.restore.is_some() && phase == RankPhase::Spawning;
         let meant = kept.end(status, released);
         let rank_epoch = kept.epoch;

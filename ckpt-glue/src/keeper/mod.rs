@@ -1,8 +1,8 @@
 //! The keeper of one node: starts its ranks, speaks for them, ends them.
 //!
-//! One machine for each node. Its shell carries out [`Output`]s in order, owns the processes and the connections, and feeds
-//! back what happens. A message for a party that is not connected is thrown away by the shell: every question of this
-//! protocol has a deadline where it was asked.
+//! One machine for each node. Its shell carries out [`Output`]s in order, owns the processes and the
+//! connections, and feeds back events. The shell discards a message for a party that is not connected: every
+//! question of this protocol has a deadline where it was asked.
 
 mod gather;
 mod life;
@@ -103,7 +103,7 @@ pub enum Input {
 pub enum Output {
     /// Send this.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Party,
         /// Its name.
         control: Control,
@@ -171,8 +171,8 @@ struct Held {
     end_status: ExitStatus,
     points: Option<Points>,
     images: Option<Images>,
-    /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed: one word is
-    /// enough to abandon it, and every rank has one to say.
+    /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed:
+    /// one message is enough to abandon it, and every rank has one to send.
     spoiled: Option<Epoch>,
     released: bool,
 }
@@ -214,7 +214,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper that runs nothing yet, and says so to the coordinator.
+    /// A keeper that runs nothing yet, and reports that to the coordinator.
     #[must_use]
     pub fn new(job: JobId, node: NodeIndex, sabotage: Sabotage) -> Keeper {
         let mut keeper = Keeper {
@@ -265,7 +265,7 @@ impl Keeper {
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Control(control) => self.on_control(now, control),
-            // Its first message says more.
+            // Its first message has more details.
             Input::Spawned { .. } => {}
             Input::NotStarted { rank, errno } => {
                 if let State::Holding(held) | State::Ending { held, .. } = &mut self.state
@@ -300,7 +300,7 @@ impl Keeper {
         }
     }
 
-    /// Does what is due.
+    /// Handles timeouts that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some(held) = self.holding() else { return };
         let alive = held.ranks.iter().filter(|(_, kept)| kept.alive).map(|(rank, _)| *rank);

@@ -23,7 +23,7 @@ use crate::names::ExitStatus;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankPhase {
-    /// Its process is being started, restored, or has not said anything yet.
+    /// Its process is being started, restored, or has not sent anything yet.
     Spawning,
     /// It can be reached.
     Attached,
@@ -111,7 +111,7 @@ impl KeptRank {
         self.closed.get(&port)?.iter().find(|link| link.peer == peer).copied()
     }
 
-    /// What its image holds from the next cut on, if it has ended.
+    /// The record in its image from the next cut on, if it has ended.
     pub(crate) fn record(&self) -> Option<ExitedRecord> {
         let RankPhase::Exited(status) = self.phase else { return None };
         let ports = self.closed.iter().map(|(port, links)| ClosedPort { port: *port, links: links.clone() });

@@ -69,7 +69,7 @@ impl Keeper {
             Message::PmiState { part, last } => {
                 self.outputs.push(Output::Pmi(pmi::Input::State { rank, part, last }));
             }
-            // Its epoch, in every message, has said it already.
+            // Its epoch, in every message, has shown it already.
             Message::CutSeen { .. } => {}
             _ => self.counters.stray_messages += 1,
         }
@@ -168,7 +168,7 @@ impl Keeper {
         }
     }
 
-    /// Moves a rank on and says how it can be saved; `None` if it is not where it should be.
+    /// Moves a rank on. Returns how it can be saved; `None` if it is not where it should be.
     fn advance(&mut self, rank: Rank, from: RankPhase, to: RankPhase) -> Option<CutMode> {
         match self.held().and_then(|held| held.ranks.get_mut(&rank)) {
             Some(kept) if kept.phase == from => {

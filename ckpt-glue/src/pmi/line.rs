@@ -79,7 +79,7 @@ struct Long {
 }
 
 impl LineReader {
-    /// Takes what came.
+    /// Takes received bytes.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.held.drain(..self.taken);
         self.taken = 0;

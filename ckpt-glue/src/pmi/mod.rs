@@ -1,9 +1,9 @@
 //! The server of PMI-1, through which the processes of an MPI library find each other.
 //!
-//! One machine for all processes of a node. Its shell owns the sockets: it hands in received bytes, and sends the
-//! machine's answers. A process begins with `init`, puts its address and gets those of others, meets them at barriers,
-//! and says `finalize` before it ends. A wrong request ends the job, with a reason: a client waits for its answer
-//! without end.
+//! One machine for all processes of a node. Its shell owns the sockets: it hands in received bytes, and sends
+//! the machine's answers. A process begins with `init`, puts its address and gets those of others, meets them
+//! at barriers, and sends `finalize` before it ends. A wrong request ends the job, with a reason: a client
+//! waits for its answer without end.
 //!
 //! ```text
 //!   Silent --init--> Attached --finalize--> Finished
@@ -78,7 +78,7 @@ pub enum Input {
         /// In one word: why none of the processes runs.
         outcome: Result<(), &'static str>,
     },
-    /// A process will say nothing more: it has ended.
+    /// A process will send nothing more: it has ended.
     Gone {
         /// The process.
         member: Member,
@@ -90,7 +90,7 @@ pub enum Input {
 pub enum Output {
     /// Send this line.
     Send {
-        /// To whom.
+        /// The receiver.
         member: Member,
         /// With its end.
         line: String,
@@ -234,7 +234,7 @@ pub enum Broken {
         /// The contradiction.
         what: &'static str,
     },
-    /// It was restored, and did not say what it had done.
+    /// It was restored, and did not report its PMI state.
     #[error(
         "{missing} did not report their PMI requests from before the checkpoint within {waited:?} (--start-timeout)"
     )]

@@ -34,8 +34,8 @@ impl Gathering {
     }
 }
 
-/// Requests that change what others see come before those that look at it: a request without an answer may have been taken by the server
-/// of the life before, and another rank may have seen it.
+/// Requests that change shared entries come before those that look at them. A request without an answer may
+/// have been taken by the server of the life before, and another rank may have seen its effect.
 fn changes(text: &[u8]) -> bool {
     [&b"cmd=put "[..], b"cmd=publish_name ", b"cmd=unpublish_name "]
         .iter()
@@ -121,7 +121,7 @@ impl Server {
             })
         };
         for (rank, request) in pending(true).chain(pending(false)) {
-            // What was asked before the cut depends on nothing after it.
+            // Requests made before the cut depend on nothing after it.
             self.on_request(now, rank, Epoch(0), request);
         }
         let Some(world) = self.worlds.get(&0) else { return };

@@ -35,7 +35,7 @@ pub struct Relay {
     heard: Vec<u8>,
     /// Bytes of it in which no request ends.
     looked: usize,
-    /// The program's end is closed, or what it says is no PMI: nothing more is heard.
+    /// The program's end is closed, or it sends something other than PMI: nothing more is read.
     deaf: bool,
     state: RankState,
     published_bytes: usize,
@@ -69,7 +69,7 @@ impl Relay {
         }
     }
 
-    /// Takes what the program said.
+    /// Takes bytes from the program.
     pub fn feed(&mut self, bytes: &[u8]) {
         if !self.deaf {
             self.heard.extend_from_slice(bytes);
@@ -136,7 +136,7 @@ impl Relay {
         self.to_program.drain(..bytes);
     }
 
-    /// The program will say nothing more, and hears nothing.
+    /// The program will send nothing more, and reads nothing.
     pub fn close(&mut self) {
         self.deaf = true;
         self.to_program.clear();
@@ -144,7 +144,7 @@ impl Relay {
 
     /// The rank has been restored: there is another server, which knows nothing of it.
     pub fn begin_life(&mut self) {
-        // What another life answered does not count (R7).
+        // An answer of another life does not count (R7).
         self.answer = None;
         // It is a part of the state.
         self.unsent.clear();

@@ -89,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Does what is due.
+    /// Handles timeouts that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let is_due = |(_, world): &(&u32, &World)| world.due().is_some_and(|due| due <= now);
         let due: Vec<u32> = self.worlds.iter().filter(is_due).map(|(number, _)| *number).collect();
@@ -226,7 +226,7 @@ impl Server {
         }
     }
 
-    /// What a rank asks through its relay.
+    /// A request of a rank through its relay.
     pub(super) fn on_request(&mut self, now: Instant, rank: Rank, epoch: Epoch, request: Request) {
         if let Some(gathering) = &mut self.gathering {
             // It has reported its state, and was not answered: this is an abort, or it has reported nothing yet.
@@ -428,7 +428,7 @@ impl Server {
     }
 
     fn on_abort(&mut self, member: Member, command: &Command) {
-        // A process has 8 bits of exit code, of which 0 says that all is well.
+        // A process has 8 bits of exit code, of which 0 means success.
         let code = command.number::<i64>("exitcode").unwrap_or(1);
         let code = u8::try_from(code & 0xff).ok().filter(|code| *code != 0).unwrap_or(1);
         if let Some(client) =
@@ -536,7 +536,7 @@ impl Server {
         Ok(())
     }
 
-    /// Carries it out, or says in a word why not.
+    /// Carries it out, or returns a word with the reason why not.
     pub(super) fn change(
         &mut self,
         member: Member,

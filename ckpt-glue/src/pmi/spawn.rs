@@ -90,7 +90,7 @@ fn arguments(command: &Command) -> Option<Vec<String>> {
     (1..=count).map(|at| command.get(&format!("arg{at}")).map(String::from)).collect()
 }
 
-/// `NAME_key_0` and `NAME_val_0` on, as many as `NAME_num` says.
+/// `NAME_key_0` and `NAME_val_0` on, `NAME_num` of them.
 fn pairs(command: &Command, name: &str) -> Option<Vec<(String, String)>> {
     let count: u32 = command.number(&format!("{name}_num")).unwrap_or(0);
     let value = |what: &str, at| command.get(&format!("{name}_{what}_{at}")).map(String::from);

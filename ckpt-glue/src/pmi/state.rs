@@ -197,7 +197,7 @@ impl RankState {
     /// Reads the bytes back.
     ///
     /// # Errors
-    /// If they are not what [`RankState::emit`] writes.
+    /// If they are not an output of [`RankState::emit`].
     pub fn parse(bytes: &[u8]) -> Result<RankState, Malformed> {
         let mut from = Reader::new(bytes);
         let mut state = RankState::default();

@@ -28,7 +28,7 @@ impl NotKept {
     }
 }
 
-/// Keys and values, in the order in which they came, so that a key's index stays what it is.
+/// Keys and values, in the order in which they came, so that a key's index does not change.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     entries: Vec<(String, String)>,

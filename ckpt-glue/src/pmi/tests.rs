@@ -1,4 +1,4 @@
-//! The server as its clients see it, and clients that do what they should not.
+//! The server as its clients see it, and clients that break the protocol.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};

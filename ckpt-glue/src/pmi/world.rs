@@ -27,9 +27,9 @@ pub(super) enum Phase {
 pub(super) struct Client {
     pub(super) phase: Phase,
     pub(super) lines: LineReader,
-    /// It has said `init`, and may have ended since.
+    /// It has sent `init`, and may have ended since.
     pub(super) begun: bool,
-    /// Nothing that it says is heard any more.
+    /// Its further requests are ignored.
     pub(super) deaf: bool,
     /// Which command of its spawn it runs.
     pub(super) program: u32,
@@ -46,7 +46,7 @@ pub(super) struct Relayed {
     pub(super) taken: u64,
     /// The request that has no answer yet.
     pub(super) answering: Option<Request>,
-    /// What others see of it.
+    /// Its published entries, which others see.
     pub(super) published: Vec<Published>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Relayed {
 pub(super) enum Asks {
     #[default]
     Nothing,
-    /// It has said a part of it.
+    /// It has sent a part of it.
     Part(Spawning),
     /// It waits until they have been started.
     Waits,
@@ -92,7 +92,7 @@ pub(super) struct World {
     pub(super) barriers_passed: u64,
     /// `None` for the ranks of the job, of which the keeper knows.
     pub(super) origin: Option<Origin>,
-    /// `None`: nobody waits yet, or all have begun, or it has been said who has not.
+    /// `None`: nobody waits yet, or all have begun, or those that have not were reported.
     pub(super) beginning: Option<Beginning>,
 }
 

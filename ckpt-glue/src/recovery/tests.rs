@@ -317,7 +317,7 @@ fn a_named_generation_holds_until_the_job_has_committed_its_own() {
     .assert_eq(&outputs(&mut recovery).join("\n"));
 }
 
-/// R9: what is lost may come back, and would not count any more in a life that began without it.
+/// R9: a lost generation may come back, and would not count any more in a life that began without it.
 #[test]
 fn a_job_that_has_committed_does_not_begin_anew() {
     let told = [Input::Committed(generation(3)), restart(), fenced(2)];

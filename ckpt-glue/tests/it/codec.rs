@@ -1,4 +1,4 @@
-//! Control frames: what is written is read, nothing else is, and the bytes do not change by accident.
+//! Control frames: every written frame is read, nothing else is, and the bytes do not change by accident.
 
 use crate::support::samples;
 
@@ -52,7 +52,8 @@ proptest! {
         while let Ok(Some(_)) = reader.next() {}
     }
 
-    /// What a liar with the key could send: any body under a right tag. What is accepted has one encoding.
+    /// A message that a liar with the key could send: any body under a right tag. An accepted message has one
+    /// encoding.
     #[test]
     fn any_body_is_refused_or_means_itself(
         numbers in proptest::collection::vec(any::<u64>(), 1..20),

@@ -1,4 +1,4 @@
-//! What the machines say to each other, from the start of a job to its end.
+//! The messages between the machines, from the start of a job to its end.
 
 use crate::support::{World, config};
 use ckpt_glue::control::{CutMode, Message, Source};
@@ -77,7 +77,7 @@ fn a_job_from_start_to_end() {
     assert!(world.over.is_some());
 }
 
-/// Ranks that end at once after their last checkpoint: what is committed is in the job's last words.
+/// Ranks that end at once after their last checkpoint: the job's final report names the committed generation.
 #[test]
 fn a_commit_under_way_is_waited_for_at_the_end() {
     let end_while_committing = |write_ms, fails| {
@@ -174,7 +174,7 @@ fn a_disk_that_does_not_answer_is_reported() {
     assert_eq!(world.job.status().phase, ckpt_glue::control::JobPhase::Running);
 }
 
-/// What was durable before the store was fenced is in the last words of a job that is stopped, too.
+/// A generation that was durable before the store was fenced is also in the final report of a stopped job.
 #[test]
 fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
     let mut world = World::new(2, 1, 16, config());

@@ -1,4 +1,5 @@
-//! Programs that end themselves, and programs that do not connect: what is a fault, and what is the program's own.
+//! Programs that end themselves, and programs that do not connect: faults, and ends that are the program's
+//! own.
 
 use std::time::Duration;
 
@@ -207,7 +208,8 @@ fn a_program_that_never_connects_simply_runs() {
     }
 }
 
-/// What saves a whole process is in there before its program does anything, which waits for nobody.
+/// The agent saves whole processes and connects before its program does anything. The program waits for no
+/// other rank.
 #[test]
 fn programs_that_are_saved_as_whole_processes_wait_for_nobody() {
     let world = after_ten_minutes(CutMode::Instant, &[1]);
@@ -254,7 +256,7 @@ fn who_ends_well_without_connecting_ends_a_job_in_which_others_do() {
     }
 }
 
-/// What was restored has been connected: it has not begun to be what it was if it is not there in time.
+/// A restored rank had been connected before: its life has failed if the rank does not connect in time.
 #[test]
 fn who_is_restored_has_a_limited_time_as_before() {
     let mut world = World::new(2, 1, 16, config());

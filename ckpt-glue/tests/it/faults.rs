@@ -1,4 +1,4 @@
-//! What the machines do when something goes wrong.
+//! The reactions of the machines to faults.
 
 use std::time::Duration;
 

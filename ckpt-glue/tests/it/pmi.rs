@@ -87,7 +87,7 @@ impl Program {
         }
     }
 
-    /// What is wrong with the answer, if anything is.
+    /// Fails with a description if the server's answer is wrong.
     fn hear(&mut self, line: &str) -> Result<(), String> {
         let step =
             self.steps.pop_front().ok_or_else(|| format!("rank {}: {line} without a question", self.rank))?;
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Does what a rank's agent does in each of its rounds.
+    /// Plays a rank's agent for one round.
     fn attend(&mut self, rank: u32) {
         let Some(process) = self.processes.get_mut(&rank) else { return };
         while let Some(output) = process.participant.poll_output() {
@@ -269,7 +269,7 @@ impl World {
     fn exit(&mut self, rank: u32) {
         let process = self.processes.remove(&rank).expect("it runs");
         let state = self.server.state(Rank(rank));
-        // The keeper's server knows what the rank's relay did.
+        // The keeper's server knows the state of the rank's relay.
         assert_eq!(state, RankState { pending: None, ..process.relay.state().clone() });
         self.server.handle(Instant::ZERO, pmi::Input::Gone { member: Member::of_job(Rank(rank)) });
         if self.saving.is_some_and(|epoch| process.participant.epoch() < epoch) {
@@ -455,7 +455,8 @@ fn a_rank_that_does_not_tell_is_named_after_a_time() {
     assert_eq!(server.poll_timeout(), None);
 }
 
-/// What a client says wrong reaches the server, which knows what PMI is; what is said before its turn waits, but for an abort.
+/// A malformed request reaches the server, which knows PMI. A request before its turn waits, unless it is an
+/// abort.
 #[test]
 fn a_relay_passes_on_what_is_said_one_at_a_time() {
     let asks = |relay: &mut Relay| {
@@ -488,7 +489,7 @@ fn a_relay_passes_on_what_is_said_one_at_a_time() {
     );
 }
 
-/// A process that is executed in the rank's place speaks past the agent. That nothing came is nothing said.
+/// A process that is executed in the rank's place bypasses the agent. An empty read is no message.
 #[test]
 fn who_speaks_past_its_relay_is_told_from_who_says_nothing() {
     let mut server = server(1, 1, false);

@@ -18,7 +18,7 @@ use transport::{
     Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
 };
 
-/// A keeper's answers about silent peers, and whom the endpoint has said that it waits for.
+/// A keeper's answers about silent peers, and the ports for which the endpoint has reported a wait.
 struct TestKeeper<F> {
     keeper: F,
     told: Vec<Vec<PortId>>,
@@ -52,7 +52,7 @@ fn linger(silence: Duration) -> Linger {
     Linger { silence, quiet: Duration::from_millis(2), warn_after: WARN_AFTER, most: DEADLINE }
 }
 
-/// Longest wait for anything here: what a busy machine may need, many times over.
+/// Longest wait for anything here: the time that a busy machine may need, many times over.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn open(rank: u32) -> Endpoint {

@@ -144,13 +144,13 @@ fn a_frame_that_only_the_old_rail_takes_keeps_it() {
     assert!((5000..5200).contains(&needed), "{needed}");
     pair.settle();
     assert_eq!(pair.ends[0].endpoint.needs_rail(0), 0);
-    // What is cut from now on, both take.
+    // Both rails take frames that are cut from now on.
     pair.send();
     assert_eq!(pair.ends[0].endpoint.needs_rail(0), 0);
     pair.settle();
 }
 
-/// R29: what is taken back before anybody has closed anything leaves a port as it was.
+/// R29: a rail that is taken back before anybody has closed anything leaves a port as it was.
 #[test]
 fn a_further_rail_that_is_taken_back_leaves_all_as_it_was() {
     let mut pair = Pair::new(true);

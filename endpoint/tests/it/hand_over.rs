@@ -162,7 +162,7 @@ fn a_rail_whose_rights_are_gone_is_dead_and_told() {
     assert_eq!(pair.dead, 1);
 }
 
-/// What keeps an address from being bound.
+/// A socket that keeps an address from being bound.
 fn hold(address: &RawAddress) -> UdpSocket {
     UdpSocket::bind(UdpAddress::try_from(address).expect("a rail over UDP").0).expect("it is free")
 }

@@ -1,5 +1,5 @@
-//! Frames that are not what they seem, over real sockets: damaged, of other jobs, under other keys, true ones sent again. Each is
-//! dropped and counted by reason, and the conversation goes on as if nothing had come (R7, R15, R21).
+//! Manipulated frames, over real sockets: damaged, of other jobs, under other keys, replayed. Each is dropped
+//! and counted by reason, and the conversation goes on as if nothing had come (R7, R15, R21).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -216,7 +216,7 @@ fn damaged_frames_are_dropped_and_counted() {
             let (before, after) = talk.inject(&socket, &frame[..length]);
             assert_eq!(after.dropped_malformed, before.dropped_malformed + 1, "cut off at {length}");
         }
-        // Longer than it says.
+        // Longer than its header states.
         for more in [1, 500, 65_507 - frame.len()] {
             let longer = [frame.as_slice(), &vec![0x5a; more]].concat();
             let (before, after) = talk.inject(&socket, &longer);
@@ -268,7 +268,7 @@ fn frames_of_another_job_key_or_life_are_dropped_and_counted() {
     };
     each(&mut talk, frames_of(JobId(0xbeef), &KEY, LIFE), |counters| counters.dropped_job);
     each(&mut talk, frames_of(JOB, &other_key, LIFE), |counters| counters.dropped_tag);
-    // Another life is another life, with the same counter too; what is not authentic is not reported either.
+    // Another life is another life, with the same counter too; an unauthentic frame is not reported either.
     let same_counter = Life { nonce: 78, ..LIFE };
     each(&mut talk, frames_of(JOB, &KEY, same_counter), |counters| counters.dropped_life);
     let later = Life { counter: 2, nonce: 78 };

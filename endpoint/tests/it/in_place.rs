@@ -1,5 +1,6 @@
-//! Endpoints that are frozen and go on in a new life, in the same memory, on new rails: what a restored process does with its ports
-//! (R5, R7, R10). Messages of all lengths are under way meanwhile; none is lost, doubled or changed.
+//! Endpoints that are frozen and continue in a new life, in the same memory, on new rails (R5, R7, R10). A
+//! restored process does the same with its ports. Messages of all lengths are under way meanwhile; none is
+//! lost, doubled or changed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};

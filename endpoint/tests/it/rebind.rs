@@ -1,5 +1,6 @@
-//! A port frozen over one kind of NIC goes on over another, at other addresses, in a new life: memory, shared memory and UDP sockets, with a
-//! message in each of the five states in which a cut can find it (R5, R7, R10). And what freezing does when NICs misbehave.
+//! A port frozen over one kind of NIC continues over another, at other addresses, in a new life: memory,
+//! shared memory and UDP sockets, with a message in each of the five states in which a cut can find it (R5,
+//! R7, R10). Also freezes while NICs misbehave.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -115,7 +116,7 @@ impl Pair {
         self.ends[1].post_receive(receive, buffer).expect("there is room");
     }
 
-    /// What the program at `end` sees of a completion.
+    /// Counts and checks a completion, as the program would.
     fn note(&mut self, completion: Completion) {
         match completion {
             Completion::SendDone { context: 1, .. } => self.sent += 1,
@@ -207,7 +208,7 @@ fn bring_about(state: u32, before: Kind, bytes: usize) -> Pair {
         3 => pair.run_until("everything is acknowledged", |pair| pair.sent == 1 && pair.received == 1),
         4 => {
             let started = Instant::now();
-            // What is announced has to be granted before it can come.
+            // An announced message must be granted before it can arrive.
             while payload.len() > pair.ends[1].copied_bytes_max() && pair.counted(0) == 0 {
                 pair.step(1);
                 pair.step(0);
@@ -282,7 +283,7 @@ fn rebound(state: u32, before: Kind, after: Kind, bytes: usize) {
     pair.post(2);
     pair.send(2, b"behind it");
     pair.run_until(&case, |pair| pair.received == 1 && pair.sent == 1 && pair.behind == 1 && pair.settled());
-    // What could come twice comes now.
+    // A second copy of a message would arrive now.
     pair.run_for(Duration::from_millis(5));
     assert_eq!((pair.sent, pair.received, pair.behind), (1, 1, 1), "{case}: not once");
 }

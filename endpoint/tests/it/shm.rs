@@ -310,7 +310,7 @@ fn senders_beyond_the_rings_of_a_receiver_reach_it_over_the_other_rail_at_once()
         let a = open(rank, AuthLevel::Header, both(), true);
         let to_b = link(&a, 0, &b);
         for i in 0..MESSAGES {
-            // Short ones only: what is lost with the first of them comes again.
+            // Short ones only: messages that are lost with the first of them are retransmitted.
             let outgoing = Outgoing { space: Space(0), tag: i, data: 0, context: i, silent: false };
             a.send(to_b, outgoing, SendBuffer::Copied(&payload(0))).expect("there is room");
             let receive = Receive {

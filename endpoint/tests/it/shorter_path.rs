@@ -37,7 +37,7 @@ fn udp(bind: SocketAddr) -> UdpDriver {
     UdpDriver::open(&UdpConfig::new(bind)).expect("a socket")
 }
 
-/// Not a test by itself: what runs in the namespace.
+/// Not a test by itself: the part that runs in the namespace.
 #[test]
 fn inside_of_the_namespace() {
     if std::env::var_os(ROLE).is_none() {

@@ -20,7 +20,7 @@ use crate::limits::{BURST_MESSAGE_BYTES_MAX, BURST_MESSAGES_MAX};
 pub use around::Bursting;
 pub use report::BurstReport;
 
-/// What to run. All ranks must be given the same.
+/// The parameters of a run. All ranks must be given the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstConfig {
     /// Messages to each peer in each burst; the paper sent 32.
@@ -65,11 +65,11 @@ impl State for Progress {
     }
 }
 
-/// Runs the test, or what is left of it after a restart. Every rank gets the same report.
+/// Runs the test, or the rest of it after a restart. Every rank gets the same report.
 ///
 /// # Errors
-/// [`ExampleError::Burst`] for the first message that is not as it must be, an impossible configuration, or what the
-/// communicator reports.
+/// [`ExampleError::Burst`] for the first message that is not as it must be, an impossible configuration, or
+/// the errors of the communicator.
 pub fn run(
     world: &mut dyn Communicator,
     config: &BurstConfig,

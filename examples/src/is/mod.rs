@@ -22,7 +22,7 @@ pub use class::Class;
 pub use report::IsReport;
 pub use state::{IsState, Progress, stage};
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct IsConfig {
     /// The problem class.
@@ -51,11 +51,11 @@ pub struct IterationDone {
     pub partial_passed: u64,
 }
 
-/// Runs the benchmark, or what is left of it after a restart. Every rank gets the same report.
+/// Runs the benchmark, or the rest of it after a restart. Every rank gets the same report.
 ///
 /// # Errors
-/// A number of ranks or iterations that is not possible, a restart with other arguments, or what the communicator
-/// reports. A failed verification is not an error: it is in the report.
+/// A number of ranks or iterations that is not possible, a restart with other arguments, or the errors of the
+/// communicator. A failed verification is not an error: it is in the report.
 pub fn run(
     world: &mut dyn Communicator,
     config: &IsConfig,
@@ -139,7 +139,7 @@ fn iterate(
     Ok(ranked)
 }
 
-/// The untimed iteration does what the first one does.
+/// The untimed iteration counts as the first one.
 fn counted(iteration: u64) -> u32 {
     u32::try_from(iteration.max(1)).expect("at most IS_ITERATIONS_MAX")
 }

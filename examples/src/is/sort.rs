@@ -34,7 +34,7 @@ impl Deal {
             }
             buckets.push(first..bucket);
         }
-        // Empty buckets at the end belong to whom the last keys belong to.
+        // Empty buckets at the end belong to the owner of the last keys.
         if let Some(last) = buckets.last_mut() {
             last.end = bucket_totals.len();
         }
@@ -106,7 +106,7 @@ pub fn send_keys(
 /// Receives the keys of this rank's range and counts them. When this returns, the others have received theirs of this rank.
 ///
 /// # Errors
-/// What the communicator reports, and [`ExampleError::Length`] when a block has not the announced size.
+/// The errors of the communicator, and [`ExampleError::Length`] when a block has not the announced size.
 pub fn receive_keys(
     world: &mut dyn Communicator,
     class: Class,

@@ -43,7 +43,7 @@ pub struct Progress {
     pub restarts: u64,
 }
 
-/// What one rank of the sort must keep to go on from a point.
+/// The state that one rank of the sort needs to continue from a point.
 #[derive(Clone, Debug)]
 pub struct IsState {
     /// How far it has come.

@@ -22,8 +22,8 @@ pub fn partial(class: Class, state: &IsState, ranked: &Ranked, iteration: u32) -
     passed
 }
 
-/// Full verification, after a round: puts every key at the place that its rank says, and looks whether the sequence
-/// ascends inside of each rank and from each rank to the next, and whether no key is missing.
+/// Full verification, after a round: puts every key at the place of its rank. Then it looks whether the
+/// sequence ascends inside of each rank and from each rank to the next, and whether no key is missing.
 ///
 /// # Errors
 /// The communicator's error.

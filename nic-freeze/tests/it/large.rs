@@ -186,6 +186,6 @@ fn a_message_above_4_gib_is_cut_beyond_4_gib_and_arrives_once() {
     assert_eq!(received, [(posted, 9, BYTES, BYTES)]);
     assert_eq!((world.buffer.written, world.buffer.ahead.len()), (BYTES, 0));
     assert!(world.offset_max > 1 << 32);
-    // What had been acknowledged before the cut does not come again.
+    // Bytes acknowledged before the cut do not arrive again.
     assert!(world.buffer.bytes_placed < BYTES + (128 << 20), "{} bytes", world.buffer.bytes_placed);
 }

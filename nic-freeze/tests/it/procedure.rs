@@ -58,7 +58,7 @@ fn frozen_when_the_last_rail_is_drained_and_no_rail_is_asked_again() {
             .poll(now, |rail| nics[usize::from(rail.0)].drain())
             .expect("every rail is drained in time");
     }
-    // Three rounds of it: the peer, which never says anything, has no say in this either.
+    // Three rounds of it: the silent peer has no influence on this either.
     assert_eq!(waited_for, [vec![0, 1, 2], vec![1, 2], vec![1], vec![1]]);
     assert_eq!(nics.map(|nic| nic.asked), [1, 4, 2]);
     let Freeze::Frozen(frozen) = freeze else { panic!("it is frozen") };

@@ -27,7 +27,7 @@ const STRIP_BYTES: usize = 8 << 10;
 
 /// A way to compute products. All give the same bytes.
 ///
-/// A value says that this processor has the instructions.
+/// A value proves that this processor has the instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Kernel(Way);
 
@@ -91,8 +91,8 @@ impl Kernel {
         }
     }
 
-    /// Sets `destinations` to `matrix` times `sources`. Sources may be shorter than the destinations: what they
-    /// lack counts as zeros.
+    /// Sets `destinations` to `matrix` times `sources`. Sources may be shorter than the destinations: the
+    /// missing bytes count as zeros.
     ///
     /// # Panics
     /// If slices and matrix do not fit each other: as many destinations as rows, all of one length; as many sources as

@@ -1,4 +1,4 @@
-//! The oracle: one look-up for each byte of each source. Also what is left over at the end of vectors.
+//! The oracle: one look-up for each byte of each source. Also computes the rest at the end of vectors.
 
 use crate::field::PRODUCTS;
 

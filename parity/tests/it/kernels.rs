@@ -15,7 +15,7 @@ fn bytes(seed: u64, count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What the definition says, by nothing but multiplication in the field.
+/// The result by the definition, computed with nothing but multiplication in the field.
 fn defined(matrix: &Matrix, sources: &[&[u8]], destinations: &[Vec<u8>], adds: bool) -> Vec<Vec<u8>> {
     let byte = |row: usize, at: usize, before: u8| {
         let terms = sources.iter().enumerate().filter_map(|(column, source)| {

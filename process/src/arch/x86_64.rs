@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "x86_64";
 /// x87 control word above it.
 pub(crate) const REGISTERS: usize = 8;
 
-/// What [`call_noting_registers`] returns the second time.
+/// The return value of [`call_noting_registers`] the second time.
 pub(crate) const RESTORED: u64 = 1;
 
 /// Bytes of the instruction that makes a system call.
@@ -28,7 +28,7 @@ pub(crate) fn u16_of(bytes: [u8; 2]) -> u16 {
     u16::from_le_bytes(bytes)
 }
 
-/// A system call. Returns what the kernel returned: a value, or -4095..0 for an error.
+/// A system call. Returns the kernel's answer: a value, or -4095..0 for an error.
 ///
 /// # Safety
 /// That of the call.
@@ -281,7 +281,7 @@ pub(crate) enum Limit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timed {
     pub(crate) number: i64,
-    /// Which argument says for how long.
+    /// The argument with the time limit.
     pub(crate) argument: usize,
     pub(crate) limit: Limit,
 }
@@ -290,8 +290,8 @@ const fn timed(number: i64, argument: usize, limit: Limit) -> Timed {
     Timed { number, argument, limit }
 }
 
-/// All of them that a signal ends with `EINTR`. Not here: those that write what is left of the time to where they have it from, as
-/// `select(2)` and `ppoll(2)` do, and those that know the end of their time.
+/// All of them that a signal ends with `EINTR`. Not here: calls that write the rest of the time back to their
+/// argument, as `select(2)` and `ppoll(2)` do. Nor calls that know the end of their time.
 pub(crate) const TIMED: [Timed; 9] = [
     timed(libc::SYS_poll, 2, Limit::Milliseconds),
     timed(libc::SYS_epoll_wait, 3, Limit::Milliseconds),

@@ -53,7 +53,7 @@ pub enum Outcome {
 pub struct Pause {
     /// Until all threads stood still.
     pub stop_ns: u64,
-    /// Writing down what the kernel knows.
+    /// Writing down the kernel's facts.
     pub state_ns: u64,
     /// Copying shared memory; fork, or writing all pages.
     pub memory_ns: u64,
@@ -65,7 +65,7 @@ pub struct Pause {
     pub rewound: u32,
 }
 
-/// What is ready when all pages are written.
+/// The result of a capture, once all pages are written.
 pub struct Image {
     /// Everything but pages and descriptors.
     pub state: ProcessState,
@@ -121,7 +121,8 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Has hashes of all pages noted while they are written, so that later images need not hold what is still the same. Not in [`Mode::Scan`].
+    /// Has hashes of all pages noted while they are written, so that later images need not hold unchanged
+    /// pages. Not in [`Mode::Scan`].
     pub fn note_content(&mut self) -> Result<(), CaptureError> {
         // As many as the lists of pages have room for.
         let hashes = Hashes::new(self.look.pages * 2 + self.look.shared_bytes / PAGE_BYTES + (64 << 10))
@@ -393,7 +394,8 @@ fn keep_from_child(look: &Look, keep: bool) {
     for (range, advice) in &look.kept {
         let advice = if keep { advice.keep } else { advice.give };
         let bytes = (range.end - range.start) as usize;
-        // SAFETY: says only what a fork does. A region that is gone meanwhile is an error without effect.
+        // SAFETY: sets only the behaviour of a fork. A region that is gone meanwhile is an error without
+        // effect.
         let _ =
             unsafe { sys::call(libc::SYS_madvise, [range.start as usize, bytes, advice as usize, 0, 0, 0]) };
     }
@@ -524,7 +526,7 @@ impl Captured {
         let flags = (libc::__WALL | libc::WNOHANG | libc::WEXITED | libc::WNOWAIT) as usize;
         // As long as a siginfo_t, whose first word stays 0 where nothing has happened yet.
         let mut about = [0u32; 32];
-        // SAFETY: the kernel writes what it knows of our child there.
+        // SAFETY: the kernel writes its facts about our child there.
         let answer = unsafe {
             let about = (&raw mut about) as usize;
             sys::call(libc::SYS_waitid, [libc::P_PID as usize, child as usize, about, flags, 0, 0])

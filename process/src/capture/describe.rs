@@ -1,4 +1,4 @@
-//! From what was written down in the stop to the state that an image holds. Ordinary code, after the release.
+//! From the notes of the stop to the state that an image holds. Ordinary code, after the release.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -39,7 +39,8 @@ pub(super) struct Regions<'a> {
 const LOST_IN_FORK: Advice = Advice::LOCKED.union(Advice::DONT_FORK).union(Advice::WIPE_ON_FORK);
 
 impl Regions<'_> {
-    /// Of a part of a region. It may have begun elsewhere at the look before: the kernel joins what is mapped beside it and has the same flags.
+    /// Of a part of a region. It may have begun elsewhere at the look before: the kernel joins neighbouring
+    /// mappings that have the same flags.
     fn advice(&self, part: &Range<u64>) -> Advice {
         let before = self.before.within(part).map_or(Advice::empty(), |entry| entry.advice);
         match self.in_child.within(part) {
@@ -57,7 +58,7 @@ pub(super) fn state(
     agent: &At,
     look: &Look,
 ) -> Result<ProcessState, CaptureError> {
-    // What was mapped between the look and the stop may be of a kind that cannot be saved.
+    // Memory mapped between the look and the stop may be of a kind that cannot be saved.
     let mut refusals = preflight::memory_refusals(regions.maps, &regions.in_child, regions.plan);
     let wiped = |entry: &&crate::smaps::Entry| entry.advice.contains(Advice::WIPE_ON_FORK);
     if let Some(entry) = regions.in_child.0.iter().find(wiped) {

@@ -1,8 +1,9 @@
 //! The state of this process, taken while all its threads but one stand still.
 //!
-//! [`Prepared::look`] is ordinary code: it finds what cannot be saved, and makes room. [`Prepared::capture`] stops the
-//! threads, writes down what the kernel knows, forks or writes the pages itself, and lets the threads go on. Between stop
-//! and release nothing allocates, takes a lock, or traces: a stopped thread may hold any lock.
+//! [`Prepared::look`] is ordinary code: it finds state that cannot be saved, and makes room.
+//! [`Prepared::capture`] stops the threads, writes down the kernel's facts, forks or writes the pages itself,
+//! and lets the threads go on. Between stop and release nothing allocates, takes a lock, or traces: a stopped
+//! thread may hold any lock.
 //!
 //! In the restored process `capture` returns a second time, with [`Outcome::Restored`].
 
@@ -41,12 +42,12 @@ pub enum Mode {
     Sync,
 }
 
-/// What is done with the content of pages in [`Mode::Fork`] and [`Mode::Sync`], besides writing it.
+/// The use of the pages' content in [`Mode::Fork`] and [`Mode::Sync`], besides writing it.
 pub(crate) enum Content {
     Unknown,
     /// Its hashes are noted, for later images.
     Noted(Box<Hashes>),
-    /// It is written only if its hash is not what it was in the image below.
+    /// It is written only if its hash differs from that in the image below.
     Compared(Arc<Hashes>),
 }
 

@@ -13,7 +13,7 @@ use crate::sys::Answer;
 pub(super) struct Report {
     /// [`DONE`], [`FAILED`], or neither yet.
     pub(super) stage: AtomicU32,
-    /// What failed: a [`super::save::Fault`].
+    /// The kind of failure: a [`super::save::Fault`].
     pub(super) fault: AtomicU32,
     pub(super) errno: AtomicU32,
     /// Where it failed.

@@ -108,7 +108,7 @@ pub(super) fn save(
     outcome
 }
 
-/// What the writer changes while it writes: its stack, and the checksum and the pace, wherever they lie.
+/// Memory that the writer changes while it writes: its stack, the checksum and the pace, wherever they lie.
 fn in_use(work: &Work<'_>, sum: &dyn Sum) -> [Range<u64>; 3] {
     /// The writer's own frames are far smaller.
     const STACK_BYTES: u64 = 1 << 20;

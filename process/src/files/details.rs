@@ -21,7 +21,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| *byte == b'\n')
 }
 
-/// What follows a label at the start of a line.
+/// The rest of the line that starts with `label`, trimmed.
 pub(super) fn line<'a>(text: &'a [u8], label: &[u8]) -> Option<&'a [u8]> {
     lines(text).find_map(|line| line.strip_prefix(label)).map(<[u8]>::trim_ascii)
 }

@@ -33,7 +33,7 @@ pub enum Fault {
         "descriptors: more {what:?} than the program had just before its stop; the next attempt has more room"
     )]
     Full {
-        /// Of what.
+        /// The room that is full.
         what: Room,
     },
     /// A call that should not fail did.
@@ -105,7 +105,7 @@ pub(super) struct Fact {
     pub(super) details: Span,
     /// Of an eventfd, where the kernel does not report it.
     pub(super) is_semaphore: Option<bool>,
-    /// Whether `ppoll(2)` says that the other end is closed.
+    /// Whether `ppoll(2)` reports that the other end is closed.
     pub(super) is_alone: bool,
     /// First and number of its messages in [`Facts::messages`], or of its watched descriptors in [`Facts::watched`].
     pub(super) list: (usize, usize),
@@ -189,7 +189,7 @@ pub(super) struct Capacity {
     pub(super) watched: usize,
 }
 
-/// What is known before the descriptors are looked at.
+/// Facts that are known before the descriptors are looked at.
 pub(super) struct Known<'a> {
     pub(super) declared: &'a [(RawFd, Declaration)],
     /// Files whose content memory holds, because regions map them; sorted.
@@ -249,7 +249,7 @@ impl Facts {
                 self.look(index, known)?;
             }
         }
-        // What epoll descriptors watch refers to all others.
+        // Entries of epoll descriptors refer to all other descriptors.
         for index in 0..self.list.len() {
             if self.list[index].kind == Kind::Poll && self.list[index].shares == index {
                 self.find_watched(index)?;
@@ -341,7 +341,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Where kcmp(2) is forbidden: asks fcntl(2), and where that does not know either, says so.
+    /// Where kcmp(2) is forbidden: asks fcntl(2), and reports if that does not know either.
     fn place_by_looks(&mut self, index: usize) {
         self.list[index].shares = index;
         let looks = |fact: &Fact| (fact.id, fact.flags);
@@ -488,7 +488,7 @@ impl Facts {
         copied
     }
 
-    /// Copies what is in a pipe by way of another one, which has as many places.
+    /// Copies the contents of a pipe by way of another one, which has as many places.
     fn copy_pipe(&mut self, index: usize, capacity: i32, from: RawFd, into: RawFd) -> Result<(), Fault> {
         let number = self.list[index].number;
         let fault = |call| move |error| Fault::Kernel { number, call, error };
@@ -602,7 +602,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Finds the files behind what an epoll descriptor watches.
+    /// Finds the files behind the entries of an epoll descriptor.
     fn find_watched(&mut self, index: usize) -> Result<(), Fault> {
         let poll = self.list[index].number;
         let details_of = self.list[index].details;
@@ -645,7 +645,7 @@ impl Facts {
     }
 }
 
-/// What a descriptor is, by the name of its link.
+/// The kind of a descriptor, by the name of its link.
 pub(super) fn kind(link: &[u8], mode: u32) -> Kind {
     if link.starts_with(b"pipe:[") {
         return Kind::Pipe;
@@ -671,7 +671,7 @@ pub(super) fn kind(link: &[u8], mode: u32) -> Kind {
     }
 }
 
-/// What a socket waits for at most.
+/// The timeout of a socket, in nanoseconds; 0: none.
 fn timeout_ns(number: RawFd, name: i32) -> Answer<u64> {
     // Seconds and microseconds: a `struct timeval`.
     let [seconds, microseconds]: [u64; 2] = kernel::option(number, name)?;

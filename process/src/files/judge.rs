@@ -24,7 +24,7 @@ pub(super) fn is_unnamed(link: &[u8], links: u64) -> bool {
     links == 0 || link.ends_with(DELETED) || is_nfs_rest
 }
 
-/// What descriptors are judged by besides the facts.
+/// The context in which descriptors are judged, besides their facts.
 pub(super) struct Context<'a> {
     pub(super) declared: &'a Declared,
     /// Files whose content memory holds, in the order of [`crate::state::memory::Memory::shared`].

@@ -141,7 +141,7 @@ pub(super) fn waiting(fd: RawFd) -> Answer<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// What `ppoll(2)` says at once of a descriptor.
+/// The events that `ppoll(2)` reports at once for a descriptor.
 pub(super) fn state(fd: RawFd) -> Answer<i16> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP, revents: 0 };
     let at_once = crate::sys::timespec(0);
@@ -158,7 +158,7 @@ pub(super) fn pipe(flags: i32) -> Answer<[RawFd; 2]> {
     Ok(ends)
 }
 
-/// Puts what is in one pipe into another one as well.
+/// Puts the contents of one pipe into another one as well.
 pub(super) fn tee(from: RawFd, into: RawFd, bytes: usize) -> Answer<usize> {
     let flags = libc::SPLICE_F_NONBLOCK as usize;
     // SAFETY: no memory is touched.

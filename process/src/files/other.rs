@@ -16,8 +16,9 @@ use crate::track;
 /// Bytes of one text of /proc.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Why descriptors of the process `pid` cannot be saved. `declared` are numbers of that process. What waits in pipes and
-/// sockets is not looked at. An error: the process is gone, or may not be looked into.
+/// The reasons why descriptors of the process `pid` cannot be saved. `declared` are numbers of that process.
+/// Data that waits in pipes and sockets is not looked at. An error: the process is gone, or may not be looked
+/// into.
 pub fn refusals_of(pid: u32, declared: &Declared) -> io::Result<Vec<Refusal>> {
     let folder = format!("/proc/{pid}");
     let mut numbers: Vec<RawFd> = std::fs::read_dir(format!("{folder}/fd"))?
@@ -121,7 +122,7 @@ fn look(facts: &mut Facts, folder: &str, number: RawFd) -> io::Result<Fact> {
             }
         }
         Kind::Poll => {
-            // Whether what it watches is open elsewhere only is seen from inside.
+            // Only the process itself can see whether the watched file is open elsewhere only.
             let first = facts.watched.len();
             let mut at = 0;
             while let Some((entry, next)) = details::watched(&text, at) {

@@ -54,7 +54,7 @@ pub(super) mod why {
     pub(in super::super) const WATCHED_GONE: &str = "the watched descriptor was closed here, and only another process has it open; remove it with EPOLL_CTL_DEL";
     pub(in super::super) const UNCOMPARED: &str = "kcmp(2) is forbidden here, and two descriptors look alike: whether they share an offset cannot be known; allow kcmp(2)";
 
-    /// Of what has no file behind it.
+    /// The kind of a descriptor that has no file behind it.
     pub(in super::super) fn other(link: &[u8], mode: u32) -> &'static str {
         const KINDS: [(&[u8], &str); 14] = [
             (
@@ -120,7 +120,7 @@ pub(super) mod why {
     }
 }
 
-/// What a socket is and whom it talks to, for a report.
+/// The kind of a socket and its peer, for a report.
 pub(super) fn socket(number: RawFd, link: &[u8]) -> String {
     use std::os::fd::BorrowedFd;
     let link = String::from_utf8_lossy(link);

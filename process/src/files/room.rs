@@ -49,7 +49,7 @@ impl Blob {
         self.used = 0;
     }
 
-    /// What is not filled yet.
+    /// The unfilled part.
     pub(super) fn rest(&mut self) -> &mut [u8] {
         let used = self.used;
         // SAFETY: `room` bytes are mapped, and borrowed as long as the answer lives.

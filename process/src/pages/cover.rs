@@ -11,8 +11,8 @@ use crate::sys::{self, Errno};
 /// Pages that are covered at once, at most.
 const COVERED_PAGES: usize = 64;
 
-/// Copies as many pages as the buffer has room for, covers them there, and writes them. So what changes meanwhile does no harm.
-/// Of how many bytes of pages that was: 0 if none was left.
+/// Copies as many pages as the buffer has room for, encrypts them there, and writes them. So a change
+/// meanwhile does no harm. Returns the bytes of these pages: 0 if none was left.
 pub(super) fn cover_some(
     runs: &[Run],
     progress: &mut Progress,

@@ -36,7 +36,7 @@ struct Found {
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: usize = 0xc060_6610;
-/// A tracker watches the region: [`IS_WRITTEN`] says what it seems to.
+/// A tracker watches the region: only here [`IS_WRITTEN`] has a meaning.
 const IS_WATCHED: u64 = 1 << 0;
 /// Written since it was armed, or never armed.
 const IS_WRITTEN: u64 = 1 << 1;
@@ -46,7 +46,7 @@ const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 const IS_GUARD: u64 = 1 << 8;
 
-/// Arms what it finds: the next write to such a page makes it a written one.
+/// Arms the pages that it finds: the next write to such a page makes it a written one.
 const ARMING: u64 = 1 << 0;
 /// Fails with `EPERM` where the memory is not watched.
 const WATCHED_ONLY: u64 = 1 << 1;
@@ -73,7 +73,7 @@ impl Scanner {
         let pagemap = sys::open_read(c"/proc/self/pagemap")?;
         let mut scanner =
             Scanner { pagemap, has_scan: true, knows_guards: true, found: [Found::default(); FOUND_MAX] };
-        // An empty range asks what the kernel knows.
+        // An empty range asks which requests the kernel knows.
         let guards = Scan { any_of: IS_GUARD, returned: IS_GUARD, ..Scan::default() };
         scanner.knows_guards = scanner.ask(&guards, PAGE_BYTES..PAGE_BYTES).is_ok();
         let present = Scan { any_of: IS_PRESENT, returned: IS_PRESENT, ..Scan::default() };

@@ -67,7 +67,7 @@ pub(crate) struct Target<'a> {
     pub(crate) offset: u64,
     /// Its progress, for others.
     pub(crate) written: &'a AtomicU64,
-    /// What covers the pages.
+    /// The encryption of the pages; `None`: they are written in plain.
     pub(crate) cover: Option<&'a dyn Cover>,
     /// Where their tags go then: behind all pages.
     pub(crate) tags_at: u64,
@@ -150,7 +150,7 @@ pub(crate) fn write(
     }
 }
 
-/// Makes the next write, and says of how many bytes: 0 if nothing was left.
+/// Makes the next write, and returns its bytes: 0 if nothing was left.
 pub(crate) fn write_some(
     runs: &[Run],
     progress: &mut Progress,
@@ -227,7 +227,7 @@ pub(super) fn all(pieces: &mut [libc::iovec], sink: RawFd, offset: u64) -> Resul
         let whole = *head;
         head.iov_base = whole.iov_base.wrapping_byte_add(done_of_first);
         head.iov_len = whole.iov_len - done_of_first;
-        // SAFETY: what cannot be read ends the call with EFAULT.
+        // SAFETY: memory that cannot be read ends the call with EFAULT.
         let answer = unsafe { sys::write_vector_at(sink, left, at) };
         if let Some(head) = left.first_mut() {
             *head = whole;

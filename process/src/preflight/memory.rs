@@ -10,7 +10,7 @@ use crate::refuse::Refusal;
 use crate::smaps::{Entry, Smaps};
 use crate::state::memory::Advice;
 
-/// Devices of file systems that live in memory: what is mapped from them, shared, ends with the process.
+/// Devices of file systems that live in memory: shared mappings of their files end with the process.
 pub(super) fn memory_devices() -> Vec<(u32, u32)> {
     // mountinfo: id, parent, major:minor, root, mount point, options, ... - type source options.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -96,12 +96,13 @@ pub(super) fn kept(smaps: &Smaps, plan: &Plan) -> Vec<(Range<u64>, ForkAdvice)> 
     const NOT_FORKED: ForkAdvice = ForkAdvice { keep: libc::MADV_DONTFORK, give: libc::MADV_DOFORK };
     const WIPED: ForkAdvice = ForkAdvice { keep: libc::MADV_WIPEONFORK, give: libc::MADV_KEEPONFORK };
     let mut kept = Vec::new();
-    // What is left out belongs to others, who had a reason: a child that had a NIC's rings would keep the NIC.
+    // Ignored memory belongs to others, which had a reason: a child that had a NIC's rings would keep the
+    // NIC.
     let is_ignored =
         |range: &Range<u64>| plan.ignored.iter().any(|out| out.start <= range.start && range.end <= out.end);
     for entry in smaps.0.iter().filter(|entry| !is_ignored(&entry.range)) {
         for (advice, change) in [(Advice::DONT_FORK, NOT_FORKED), (Advice::WIPE_ON_FORK, WIPED)] {
-            // What a device has never reaches a child.
+            // Memory of a device never reaches a child.
             if entry.advice.contains(advice) && !entry.special.is_device {
                 kept.push((entry.range.clone(), change));
             }

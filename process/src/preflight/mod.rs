@@ -1,4 +1,5 @@
-//! The look before the stop: what cannot be saved, and how much there is to save. Ordinary code, while the program runs.
+//! The look before the stop: state that cannot be saved, and the amount to save. Ordinary code, while the
+//! program runs.
 
 mod memory;
 mod others;
@@ -110,7 +111,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
     })
 }
 
-/// What is decided before anything is looked at.
+/// The decisions that need no look at the process.
 pub(crate) fn plan(declared: &Declared) -> Plan {
     let mut ignored = declared.ignored_memory.clone();
     ignored.sort_by_key(|range| range.start);

@@ -112,7 +112,7 @@ pub(super) fn check_machine(image: &Machine, here: &Machine) -> Result<(), Misma
 
 /// Opens a mapped file if it is the one that was mapped; for writing, too, if `for_writing`.
 ///
-/// `None`: it is another one, and the image holds what was used of it.
+/// `None`: it is another one, and the image holds the used parts of it.
 pub(super) fn open_mapped(image: &MappedFile, for_writing: bool) -> Result<Option<File>, Mismatch> {
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&image.path));
     match open_same(image, &path, for_writing) {
@@ -140,7 +140,8 @@ fn open_same(image: &MappedFile, path: &PathBuf, for_writing: bool) -> Result<Fi
         return Err(format!("has {} bytes and had {}", here.len(), image.bytes));
     }
     let modified_ns = here.mtime().saturating_mul(1_000_000_000).saturating_add(here.mtime_nsec());
-    // A file that is mapped for writing changes as the program runs; what is in it is its own matter.
+    // A file that is mapped for writing changes as the program runs; its contents are the program's own
+    // matter.
     if modified_ns != image.modified_ns && !for_writing {
         return Err("was changed since the checkpoint".to_owned());
     }

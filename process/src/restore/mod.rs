@@ -1,10 +1,11 @@
 //! Restore: the process that calls [`restore`] becomes the one of an image.
 //!
-//! It should be a fresh start of the program that the image is of, as early as a library can be (a constructor of one that is
-//! loaded before all others), so that `/proc/self/exe` is right and no other thread is there. Ordinary code compares the machine,
-//! opens what the process had open, and works out every system call that is left (`plan`). A loop of machine code,
-//! which needs no memory but its table, unmaps everything, maps and fills the old regions, and jumps to the function
-//! that the image names (`resume`), which makes the threads. From then on the process is the old one.
+//! It should be a fresh start of the image's program, as early as a library can be (a constructor of one that
+//! is loaded before all others). Then `/proc/self/exe` is right and no other thread is there. Ordinary code
+//! compares the machine, opens the process's files, and works out every system call that is left (`plan`). A
+//! loop of machine code, which needs no memory but its table, unmaps everything, and maps and fills the old
+//! regions. It jumps to the function that the image names (`resume`), which makes the threads. From then on
+//! the process is the old one.
 
 mod failure_message;
 mod gate;
@@ -87,7 +88,7 @@ pub enum RestoreError {
     /// The state contradicts itself.
     #[error("{what}; the image is damaged")]
     Inconsistent {
-        /// What does not fit.
+        /// The part that does not fit.
         what: String,
     },
     /// The process was started under another id than it is to keep.
@@ -133,7 +134,7 @@ pub struct Pages<'a> {
     pub file: BorrowedFd<'a>,
     /// Offset of the section of pages in it.
     pub offset: u64,
-    /// The image below, if the capture left out what that one has ([`crate::capture::Mode::Scan`]).
+    /// The image below, if the capture left out pages that it has ([`crate::capture::Mode::Scan`]).
     pub base_pages: Option<BasePages<'a>>,
     /// The files are memory without other users: pages are freed after they are read.
     pub are_freed: bool,
@@ -229,7 +230,7 @@ fn populates() -> bool {
     const MADV_POPULATE_WRITE: libc::c_int = 23;
     let mut page = vec![0u8; 2 * PAGE_BYTES as usize];
     let start = (page.as_mut_ptr() as u64).next_multiple_of(PAGE_BYTES);
-    // SAFETY: a page of this function's own, which stays what it is.
+    // SAFETY: a page of this function's own, which does not change.
     unsafe { libc::madvise(start as *mut _, PAGE_BYTES as usize, MADV_POPULATE_WRITE) == 0 }
 }
 
@@ -266,7 +267,7 @@ fn alone() -> Result<(), RestoreError> {
 
 fn block_signals() {
     let all = u64::MAX;
-    // SAFETY: the kernel reads one word. What is blocked is given back by the restored threads' own masks.
+    // SAFETY: the kernel reads one word. The restored threads' own masks release the blocked signals.
     unsafe {
         arch::syscall(
             libc::SYS_rt_sigprocmask,

@@ -34,11 +34,11 @@ pub(super) struct Opened {
     pub(super) shared: Vec<u32>,
     /// The file with the pages, and where they begin.
     pub(super) pages: (u32, u64),
-    /// What is read from the image below.
+    /// The pages that are read from the image below.
     pub(super) base_pages: Option<FromBase>,
     /// Whether the kernel makes pages on request (`MADV_POPULATE_WRITE`, Linux 5.14).
     pub(super) populates: bool,
-    /// What has been read of the files with pages is freed: they are memory.
+    /// The parts of the files with pages that have been read are freed: the files are memory.
     pub(super) are_freed: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct FromBase {
 pub(super) struct Kernel {
     /// Where the group of this kernel's regions goes, and its bytes; the code comes last.
     pub(super) group: Option<(u64, u64)>,
-    /// Bytes of the code alone: what the call that maps it returns.
+    /// Bytes of the code alone: the answer of the call that maps it.
     pub(super) code_bytes: u64,
     /// The old kernel's code with jumps, where it lies now, if it differs.
     pub(super) redirected: Option<u64>,
@@ -114,7 +114,7 @@ impl Calls {
         first
     }
 
-    /// Says what such a call is.
+    /// Sets number and arguments of such a call.
     pub(super) fn set(&mut self, index: usize, number: i64, arguments: &[u64]) {
         if let Some(step) = self.steps.get_mut(index) {
             step.number = number.cast_unsigned();
@@ -200,7 +200,8 @@ fn cut(state: &ProcessState, start: u64, bytes: u64, offset: u64, pieces: &mut V
     }
 }
 
-/// What is taken from the image below, whose pages are `runs`; or why that cannot be.
+/// The pieces of memory that are read from the image below, whose pages are `runs`; or the reason why the
+/// pages cannot come from there.
 pub(super) fn pieces_of_base(
     state: &ProcessState,
     runs: &[PageRun],
@@ -418,7 +419,7 @@ fn advise(calls: &mut Calls, state: &ProcessState, region: &Region, advices: &[(
 fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pages: (u32, u64), pieces: &[Piece]) {
     let mut batch = Batch { pieces: Vec::new(), bytes: 0, end: 0, pages, are_freed: opened.are_freed };
     for piece in pieces {
-        // What lies between in the image below was changed since.
+        // Pages of the image below that lie between were changed since.
         if piece.offset != batch.end {
             batch.flush(calls);
         }
@@ -456,7 +457,7 @@ fn read(calls: &mut Calls, state: &ProcessState, opened: &Opened, pages: (u32, u
     batch.flush(calls);
 }
 
-/// What the next call reads.
+/// The pieces that the next call reads.
 struct Batch {
     pieces: Vec<Piece>,
     bytes: u64,

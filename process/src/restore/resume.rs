@@ -37,7 +37,7 @@ const CLONE_FLAGS: i32 = libc::CLONE_VM
     | libc::CLONE_CHILD_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// Address of the function that [`super::restore`] jumps to: what an image says as its `resume.entry`.
+/// Address of the function that [`super::restore`] jumps to: `resume.entry` of an image.
 #[must_use]
 pub fn entry() -> u64 {
     resume as *const () as u64
@@ -159,7 +159,7 @@ unsafe fn mend(all: &Table, ids: &Ids<'_>) {
     }
 }
 
-/// What a thread does for itself before it goes on.
+/// Restores the state that only the thread itself can set, then leaves to its program.
 pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const Table) -> ! {
     // SAFETY: entries of the table, which is not written any more; the addresses are those that the thread had.
     unsafe {
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const 
                 fail(all, b"cannot register a thread's restartable sequences (rseq)", -i64::from(error.0));
             }
         }
-        // Of what these say nothing depends; they fail only for values that the kernel did not give.
+        // Nothing depends on the answers of these; they fail only for values that the kernel did not give.
         let _ = sys::prctl(libc::PR_SET_NAME, thread.name.as_ptr() as usize);
         let _ = sys::prctl(libc::PR_SET_PDEATHSIG, thread.parent_death_signal as usize);
         let _ = sys::prctl(libc::PR_SET_TIMERSLACK, thread.timer_slack_ns as usize);
@@ -220,7 +220,7 @@ pub(super) unsafe extern "C" fn start(thread: *const ThreadEntry, table: *const 
 fn register_barriers(all: &Table) {
     let registered = (0..u64::BITS).map(|bit| 1u64 << bit).filter(|command| all.barriers & command != 0);
     for command in registered {
-        // SAFETY: says what the process uses.
+        // SAFETY: registers the process's use of the command.
         if unsafe { sys::call(libc::SYS_membarrier, [command as usize, 0, 0, 0, 0, 0]) }.is_err() {
             say(all, b"this kernel lacks a memory barrier (membarrier) that the program may use");
         }
@@ -344,7 +344,7 @@ unsafe fn send(pending: &PendingEntry, pid: u32, ids: &Ids<'_>) {
     };
 }
 
-/// Says what is not as it was, and goes on.
+/// Reports a difference from the saved process, and continues.
 fn say(table: &Table, what: &[u8]) {
     // Each sentence is reported once, by the first that has it: they differ in length.
     static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -360,7 +360,7 @@ fn say(table: &Table, what: &[u8]) {
     }
 }
 
-/// Says what failed, and ends the process.
+/// Reports the failure, and ends the process.
 fn fail(table: &Table, what: &[u8], answer: i64) -> ! {
     let mut number = [b'0'; 4];
     let mut left = answer.unsigned_abs();

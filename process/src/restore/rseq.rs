@@ -6,7 +6,7 @@ use std::io;
 
 /// Bytes of the area that C libraries have registered since there is one.
 const AREA_BYTES: usize = 32;
-/// `RSEQ_SIG` of x86-64; what the C library registers with.
+/// `RSEQ_SIG` of x86-64; the C library registers with it.
 const SIGNATURE: usize = 0x5305_3053;
 /// `RSEQ_FLAG_UNREGISTER`.
 const UNREGISTER: usize = 1;

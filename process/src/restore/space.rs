@@ -4,13 +4,14 @@ use super::table::Span;
 use super::x86_64::ADDRESSES_END;
 use crate::arch::PAGE_BYTES;
 
-/// What must stay free around the place: regions grow downwards, the heap upwards.
+/// Bytes that must stay free around the place: regions grow downwards, the heap upwards.
 const MARGIN_BYTES: u64 = 256 << 20;
 
 /// The lowest address looked at; kernels keep the first pages free of mappings.
 const ADDRESSES_START: u64 = 1 << 20;
 
-/// The middle of the largest gap between all `used`, if it has room for `bytes`. What grows is far from there.
+/// The middle of the largest gap between all `used`, if it has room for `bytes`. Growing regions are far from
+/// there.
 pub(super) fn place(used: impl Iterator<Item = Span>, bytes: u64) -> Option<u64> {
     let mut used: Vec<Span> = used.collect();
     used.sort_unstable_by_key(|span| span.start);

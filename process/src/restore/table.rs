@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) text_bytes: u64,
 }
 
-/// What the loop is given.
+/// The arguments of the loop.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
@@ -69,7 +69,7 @@ pub(super) struct Table {
     pub(super) barriers: u64,
     /// [`Span`]s of restored memory in which thread ids may lie.
     pub(super) written: Slice,
-    /// [`Span`]s of all restored memory, rising: what addresses of the program point into.
+    /// [`Span`]s of all restored memory, rising: addresses of the program point into them.
     pub(super) mapped: Slice,
     /// Not 0: every thread gets the id that it had.
     pub(super) keeps_ids: u64,

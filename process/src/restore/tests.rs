@@ -15,7 +15,7 @@ use crate::state::threads::{At, Thread};
 use crate::state::{Program as ProgramState, Resume, VERSION};
 
 const FOLDER: &str = "STILLWIRE_TEST_RESTORE";
-/// What the saved process ends with when it goes on as it should.
+/// The exit code of the saved process when it continues correctly.
 const GOOD: i32 = 42;
 
 /// Filled by the saved process, read by the code that describes it.
@@ -209,7 +209,7 @@ fn saved(folder: &Path) -> ProcessState {
     state
 }
 
-/// Before a process of this program has a second thread: restores what lies in the folder, if there is one.
+/// Before a process of this program has a second thread: restores the image in the folder, if there is one.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static RESTORER: extern "C" fn() = restorer;

@@ -36,7 +36,7 @@ pub enum VdsoError {
         name: String,
         /// Its length.
         bytes: usize,
-        /// What a jump needs.
+        /// Bytes of a jump.
         needed: usize,
     },
 }

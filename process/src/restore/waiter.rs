@@ -1,8 +1,9 @@
 //! Thread ids on their way into a lock.
 //!
-//! A thread that takes a robust or priority-inheriting mutex has read its own id before it waits, and writes it into the mutex
-//! afterwards. So the id of such a thread is mended in its registers and on top of its stack, too; and only of such a one: its
-//! list of robust mutexes says that it takes one, or a register points to one.
+//! A thread that takes a robust or priority-inheriting mutex has read its own id before it waits, and writes
+//! it into the mutex afterwards. So the id of such a thread is corrected in its registers and on top of its
+//! stack, too; and only of such a one: its list of robust mutexes shows that it takes one, or a register
+//! points to one.
 //!
 //! This runs in the restored process before its threads do, as `mutex` does.
 
@@ -13,7 +14,8 @@ use super::table::Span;
 const STACK_BYTES: u64 = 512;
 /// Below the stack pointer a function may keep data, too.
 const RED_ZONE_BYTES: u64 = 128;
-/// Where the list in a mutex points to the next one: what the list's head says of a mutex that is being taken.
+/// Offset of the pointer to the next mutex in a list of robust mutexes. The list's head holds the address of
+/// this pointer for a mutex that is being taken.
 const NEXT: u64 = 32;
 const MUTEX_BYTES: u64 = 40;
 
@@ -59,8 +61,9 @@ impl Memory<'_> {
     }
 }
 
-/// Mends what a stopped thread knows of its own id. `registers` are all but stack pointer and program counter, `pending` is the
-/// entry of its list of robust mutexes that says which one it takes. Returns how many words were changed.
+/// Corrects a stopped thread's copies of its own id. `registers` are all but stack pointer and program
+/// counter, `pending` is the entry of its list of robust mutexes for the one that it takes. Returns how many
+/// words were changed.
 ///
 /// # Safety
 ///

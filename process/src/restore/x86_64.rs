@@ -286,7 +286,7 @@ pub(super) fn jump_to(address: u64) -> [u8; 13] {
     code
 }
 
-/// What can stand for a function of a vdso where the kernel has none of that name: a system call, or the answer that there is none.
+/// Code in place of a function of a vdso that the kernel lacks: a system call, or one that returns `ENOSYS`.
 pub(super) fn call_of(name: &str) -> Option<[u8; 8]> {
     let number: libc::c_long = match name {
         // Nothing that is saved has an enclave: the device is refused, and so is its memory. mov eax, -ENOSYS; ret; and twice nothing
@@ -358,7 +358,7 @@ const FEATURES: [(usize, u32, &str); 49] = [
     (11, 0, "clzero"),
 ];
 
-/// What a person calls a bit of a machine's features.
+/// The usual name of a bit of a machine's features.
 pub(super) fn feature_name(word: usize, bit: u32) -> String {
     match FEATURES.iter().find(|feature| (feature.0, feature.1) == (word, bit)) {
         Some((_, _, name)) => (*name).to_owned(),

@@ -32,7 +32,7 @@ pub enum What {
     },
     /// Its owner in the process makes a new one after the restore; until then the number is kept free.
     Remade {
-        /// Who, for reports.
+        /// The owner, for reports.
         owner: String,
     },
     /// A regular file.
@@ -112,7 +112,8 @@ pub enum What {
         /// File offset.
         position: u64,
     },
-    /// A file of `/proc` or `/sys`: the kernel makes what is read from it. Of `/proc`, the process's own part only.
+    /// A file of `/proc` or `/sys`: the kernel makes its contents on each read. Of `/proc`, the process's own
+    /// part only.
     Kernel {
         /// Its path, with `self` for the process's number.
         path: Vec<u8>,
@@ -139,13 +140,13 @@ pub struct Regular {
     pub content: Option<Vec<u8>>,
     /// `F_GET_SEALS`, of memory with a descriptor (`memfd_create(2)`).
     pub seals: u32,
-    /// Another process had it open, or may have: what came after the cut may be another one's.
+    /// Another process had it open, or may have: bytes after the cut may be another one's.
     pub is_shared: bool,
     /// The process's locks on it.
     pub locks: Vec<Lock>,
 }
 
-/// Which call a lock was made with, and so who owns it.
+/// The call that made a lock, which decides its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LockKind {
     /// `flock(2)`: the open file description.

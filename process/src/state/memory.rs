@@ -1,4 +1,4 @@
-//! An address space: what is mapped where, and which pages the image holds.
+//! An address space: its mappings, and the pages that the image holds.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ bitflags! {
         const EXECUTE = 4;
     }
 
-    /// What `madvise(2)`, `mlock(2)` and `mmap(2)` have said about a region, besides protection and backing.
+    /// Advice for a region by `madvise(2)`, `mlock(2)` and `mmap(2)`, besides protection and backing.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
     pub struct Advice: u16 {
         /// `MADV_HUGEPAGE`.

@@ -98,7 +98,7 @@ pub struct Unchanged {
     pub runs: Vec<PageRun>,
 }
 
-/// Which pages an image has, for those who cannot read the state: its [`Memory::runs`].
+/// The pages of an image, for readers that cannot read the state: its [`Memory::runs`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Places {
     /// Bytes of a page.
@@ -118,7 +118,7 @@ pub enum DecodeError {
         /// In the container.
         found: u16,
     },
-    /// Not what the encoder writes.
+    /// Not an output of the encoder.
     #[error("process section cannot be read: {reason}; the image is damaged")]
     Malformed {
         /// Where the reading stopped.
@@ -127,7 +127,7 @@ pub enum DecodeError {
     /// Readable, and contradicts itself.
     #[error("process section: {what}; the image is damaged")]
     Inconsistent {
-        /// What does not fit together, with numbers.
+        /// The parts that do not fit together, with numbers.
         what: String,
     },
 }

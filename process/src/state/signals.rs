@@ -9,7 +9,7 @@ pub struct Signals {
     pub actions: Vec<Action>,
     /// Signals that wait for the process as a whole.
     pub pending: Vec<Pending>,
-    /// `getitimer(2)` of real, virtual and profiling time; what is left, not when.
+    /// `getitimer(2)` of real, virtual and profiling time; the rest of the time, not its end.
     pub interval_timers: [IntervalTimer; 3],
     /// `timer_create(2)`.
     pub timers: Vec<Timer>,
@@ -35,7 +35,7 @@ pub struct Pending {
     pub tid: Option<u32>,
     /// Its number.
     pub signal: u8,
-    /// `siginfo_t`, if it could be read: who sent it, and the value that it carries.
+    /// `siginfo_t`, if it could be read: the sender, and the value that it carries.
     pub info: Option<[u64; 16]>,
 }
 

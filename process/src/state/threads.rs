@@ -17,7 +17,7 @@ pub struct Thread {
     pub tid_address: u64,
     /// `get_robust_list(2)`: head and length.
     pub robust_list: (u64, u64),
-    /// `rseq(2)`: what the C library has registered.
+    /// `rseq(2)`: the C library's registration.
     pub rseq: Option<Rseq>,
     /// `PR_GET_NAME`.
     pub name: [u8; 16],

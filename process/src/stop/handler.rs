@@ -90,11 +90,11 @@ fn find_rseq() {
 
 /// Length of the first `struct rseq`; no kernel takes less.
 const RSEQ_BYTES_MIN: u32 = 32;
-/// What the C library puts before its abort handlers on x86.
+/// The signature that the C library puts before its abort handlers on x86.
 pub(crate) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
-/// Asks the kernel whether the calling thread's `rseq` is where the C library says: registering it once more is refused
-/// with `EBUSY` if it is the same, and with `EINVAL` if it is another.
+/// Asks the kernel whether the calling thread's `rseq` is where the C library has it: registering it once
+/// more is refused with `EBUSY` if it is the same, and with `EINVAL` if it is another.
 fn rseq(tls_base: u64) -> RseqAnswer {
     let known_bytes = TABLE.rseq_bytes.load(Ordering::Relaxed);
     let address = tls_base.wrapping_add(TABLE.rseq_offset.load(Ordering::Relaxed));

@@ -1,4 +1,5 @@
-//! All threads but the calling one stand still, each in a signal handler that notes what the kernel knows of its thread.
+//! All threads but the calling one stand still, each in a signal handler that notes the kernel's facts about
+//! its thread.
 //!
 //! The signal is the one with which the GNU C library informs all threads about a new user id: its own functions never
 //! block it. Requests of ours carry a value by which the handler knows them; all others pass to the handler that was
@@ -126,7 +127,7 @@ pub(crate) fn stop(timeout_ns: u64, patience_s: u32) -> Result<Stopped, StopFaul
 }
 
 impl Stopped {
-    /// Says that the stopping thread lives.
+    /// Shows that the stopping thread lives.
     pub(crate) fn beat(&self) {
         TABLE.heartbeat.fetch_add(1, Ordering::Relaxed);
     }
@@ -152,7 +153,7 @@ impl Stopped {
         let_go(self.number)
     }
 
-    /// What each stopped thread noted, with its id.
+    /// The notes of each stopped thread, with its id.
     pub(crate) fn threads(&self) -> impl Iterator<Item = (u32, Noted)> {
         self.used()
             .iter()
@@ -191,7 +192,7 @@ impl Stopped {
         rewound
     }
 
-    /// What was waited for in the stop is waited for no longer.
+    /// Subtracts the time of the stop from waits that are made again.
     fn shorten_waits(&self) {
         let now_ns = sys::now_ns();
         for (slot, call) in self.frames() {
@@ -276,7 +277,7 @@ impl Stopped {
         let tid = slot.tid.load(Ordering::Relaxed);
         slot.stage.store(staged(self.number, WANTED), Ordering::Release);
         slot.is_rewound.store(false, Ordering::Relaxed);
-        // Right before the signal: what the thread waits in now, it is interrupted in.
+        // Right before the signal: the call in which the thread waits now is the one that is interrupted.
         slot.set_call(call_of(tid));
         match send(tid, u64::from(self.number) << 32 | index as u64) {
             Ok(()) => Ok(()),

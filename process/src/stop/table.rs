@@ -33,7 +33,7 @@ pub(crate) struct Noted {
 /// Words of the largest set of processors that is saved.
 pub(crate) const PROCESSOR_WORDS: usize = 16;
 
-/// What the kernel said of a thread's registration of `rseq(2)`.
+/// The kernel's answer about a thread's registration of `rseq(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RseqAnswer {
     /// There is none.
@@ -60,7 +60,7 @@ impl Noted {
         scheduling: [0; 6],
     };
 
-    /// What the handler's own frames have room in.
+    /// The handler's own frames fit in so many pages.
     const HANDLER_PAGES: u64 = 2;
     /// Most pages of [`Noted::used_pages`].
     pub(crate) const USED_PAGES: usize = Noted::HANDLER_PAGES as usize + 3;
@@ -122,19 +122,21 @@ impl Slot {
         }
     }
 
-    /// What its thread was seen to wait in; for that thread, between ENTERED and STOPPED, and for the one that stops.
+    /// The call in which its thread was seen waiting; for that thread, between ENTERED and STOPPED, and for
+    /// the one that stops.
     pub(super) fn call(&self) -> Option<crate::arch::Call> {
         // SAFETY: the stopping thread wrote it before it sent the signal, and writes it next in another stop.
         unsafe { *self.call.get() }
     }
 
-    /// Says what its thread waits in; only the thread that stops, before its signal and while the thread stands still.
+    /// Sets the call in which its thread waits; only the thread that stops may call this, before its signal
+    /// and while the thread stands still.
     pub(super) fn set_call(&self, call: Option<crate::arch::Call>) {
         // SAFETY: the thread looks at it when it is ordered to stop, and again when it continues.
         unsafe { *self.call.get() = call }
     }
 
-    /// What its thread noted; it must have stopped.
+    /// The notes of its thread, which must have stopped.
     pub(super) fn noted(&self) -> Noted {
         // SAFETY: the caller has seen STOPPED, after which the thread writes no more.
         unsafe { *self.noted.get() }

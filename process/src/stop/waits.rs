@@ -1,9 +1,11 @@
 //! Calls that wait for a time from their beginning on, over stops.
 //!
-//! A stop ends such a call, and it is made again. With its old argument it would wait for the whole time anew, after every stop: a
-//! program that is stopped more often than that would wait for ever. When a call began is not known to anybody but the kernel. So the
-//! first stop notes when the call, made again now, would end, and gives it an argument by which a later stop knows it: an address of ours, or
-//! a mark above the 32 bits that are looked at. From then on it gets what is left. What a call has waited before its first stop is lost once.
+//! A stop ends such a call, and it is made again. With its old argument it would wait for the whole time
+//! anew, after every stop: a program that is stopped more often than that would wait for ever. Only the
+//! kernel knows when a call began. So the first stop notes when the call, made again now, would end, and
+//! gives it an argument by which a later stop knows it: an address of ours, or a mark above the 32 bits that
+//! are looked at. From then on it gets the rest of its time. The time that a call waited before its first
+//! stop is lost once.
 //!
 //! Written and read by the thread that stops the others, while they stand still; their handlers only read.
 

@@ -12,13 +12,13 @@ pub const ARMED_BYTES_MIN: u64 = 32 << 20;
 /// pages, eight deltas come on each whole image, and the total of written bytes is least.
 pub const DELTA_FRACTION: u64 = 4;
 
-/// What copying a page takes that was found written, until it has been measured: 0.65 us beside other work.
+/// The cost of copying a page that was found written, until it has been measured: 0.65 us beside other work.
 const PAGE_COPY_NS: u64 = 1000;
 
 /// Most whole images in a row that are taken without arming, in a program that writes nearly all of its pages between checkpoints.
 const REST_MAX: u32 = 64;
 
-/// A copy of fewer pages says nothing about the cost of a page.
+/// A copy of fewer pages shows nothing about the cost of a page.
 const LEARNT_PAGES_MIN: u64 = 256;
 
 /// Room for pages written between look and stop, if few were written before.
@@ -50,7 +50,8 @@ pub struct Costs {
     fork_ns: Option<u64>,
     /// Copying one page that was found written, ns.
     page_ns: u64,
-    /// Times in a row that arming, or noting what pages hold, was in vain: more had been written than a copy pays for.
+    /// Times in a row that arming, or noting the content of pages, was in vain: more had been written than a
+    /// copy pays for.
     misses: u32,
     /// Whole images that are still to be taken without it.
     rest: u32,

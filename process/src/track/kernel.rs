@@ -25,7 +25,7 @@ const MODE_PROTECT: u64 = 1 << 1;
 /// Programs count on low numbers, close them, and put files of theirs in their place.
 const NUMBER_MIN: usize = 500;
 
-/// What `/proc` calls such a descriptor.
+/// The name of such a descriptor in `/proc`.
 const NAME: &str = "anon_inode:[userfaultfd]";
 
 fn ioctl(descriptor: RawFd, request: usize, argument: &mut [u64]) -> Answer<usize> {
@@ -68,7 +68,8 @@ pub(crate) fn is_descriptor(link: &[u8]) -> bool {
 
 /// Whether one was opened as a tracker does: no fault is handed out to anybody. `text` is its fdinfo.
 pub(crate) fn is_tracker(text: &[u8]) -> bool {
-    // Version, requested and available features, as hexadecimal numbers; the highest bit says that it was asked.
+    // Version, requested and available features, as hexadecimal numbers; the highest bit means that it was
+    // asked.
     let features = |line: &str| u64::from_str_radix(line.strip_prefix("API:")?.split(':').nth(1)?, 16).ok();
     let text = String::from_utf8_lossy(text);
     text.lines().find_map(features).is_some_and(|asked| asked & !(1 << 31) == FEATURES)

@@ -31,14 +31,14 @@ const REGION_BYTES_MIN: u64 = 64 << 10;
 /// Arming delays threads that map memory meanwhile: some 10 ms for a GiB of small pages. So it is done in pieces.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// By what name images know the descriptor.
+/// The name of the descriptor in images.
 const OWNER: &str = "the tracker of written pages";
 
 /// Watches memory of this process.
 #[derive(Debug)]
 pub struct Tracker {
     descriptor: OwnedFd,
-    /// What it watches, rising, without overlap.
+    /// The watched ranges, rising, without overlap.
     ranges: Vec<Range<u64>>,
 }
 
@@ -88,7 +88,8 @@ impl Tracker {
                 && entry.private_bytes >= REGION_BYTES_MIN
                 && (scope == Scope::Everything || !is_huge);
             if !is_wanted {
-                // What was watched before stays watched, and is still what it was when the next image is taken.
+                // Memory watched before stays watched, and still has the same content when the next image is
+                // taken.
                 if entry.special.is_watched {
                     self.watches(line.start..line.end);
                 }
@@ -170,7 +171,7 @@ fn arm(scanner: &mut Scanner, part: Range<u64>) -> Answer<()> {
     for piece in pieces(part) {
         match scanner.arm(piece) {
             Ok(()) => {}
-            // Mapped anew since the list was read. What is not armed counts as written.
+            // Mapped anew since the list was read. Unarmed memory counts as written.
             Err(Errno(libc::EPERM | libc::ENOMEM)) => return Ok(()),
             Err(errno) => return Err(errno),
         }
@@ -195,7 +196,7 @@ fn own(scanner: &mut Scanner, line: &Line<'_>, part: Range<u64>, extent: &mut Ex
 pub struct Bytes {
     /// In all.
     pub own: u64,
-    /// In small pages: what a fork copies page by page.
+    /// In small pages, which a fork copies page by page.
     pub small: u64,
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn describe_in_child(directory: &Path, open: impl FnOnce()) {
     });
 }
 
-/// The second half: makes anew what was described.
+/// The second half: makes the described files anew.
 pub(crate) fn remake_here(directory: &Path, policy: Policy) -> Result<Remade, RemakeError> {
     let files = Files::decode(VERSION, &std::fs::read(directory.join("image")).unwrap()).unwrap();
     // They lie where others belong.
@@ -100,7 +100,7 @@ pub(crate) fn remake_here(directory: &Path, policy: Policy) -> Result<Remade, Re
     Ok(remade)
 }
 
-/// What is open.
+/// The open descriptors, rising.
 pub(crate) fn numbers() -> Vec<RawFd> {
     let listed = std::fs::read_dir("/proc/self/fd").unwrap();
     let mut numbers: Vec<RawFd> =

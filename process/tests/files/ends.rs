@@ -299,7 +299,7 @@ fn add(poll: i32, number: i32, events: i32, data: u64) {
     ok(unsafe { libc::epoll_ctl(poll, libc::EPOLL_CTL_ADD, number, &raw mut event) });
 }
 
-/// What is ready, by the data that was given.
+/// The ready entries, by the data that was given.
 fn ready(poll: i32) -> Vec<u64> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
     // SAFETY: room for as many events.

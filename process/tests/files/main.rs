@@ -1,7 +1,8 @@
 //! Descriptors, described in one process and made anew in another one.
 //!
-//! Every scenario opens something in a forked child and describes it, then makes it anew in a second child, which looks
-//! whether it behaves as the first one's would. This process has one thread, so that its forks may do what they like.
+//! Every scenario opens something in a forked child and describes it. A second child makes it anew, and looks
+//! whether it behaves as the first one's would. This process has one thread, so that its forks may do as they
+//! like.
 
 #![expect(clippy::host_endian_bytes, reason = "the kernel speaks in the machine's order")]
 

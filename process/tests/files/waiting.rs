@@ -1,4 +1,4 @@
-//! Signals that wait, and timers: what the look in the stop sees of them.
+//! Signals that wait, and timers, as the look in the stop sees them.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

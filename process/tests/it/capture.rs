@@ -137,7 +137,7 @@ fn nothing_is_allocated_while_threads_stand_still_nor_in_the_child() {
     assert_eq!(program.finish(), "no lock was needed\n");
 }
 
-/// That the allocator above finds what it looks for.
+/// Checks that the allocator above finds an allocation.
 #[test]
 fn an_allocation_in_the_stop_ends_the_program() {
     let mut program = start(&mut Command::new(compile("allocator", &["-rdynamic"])));

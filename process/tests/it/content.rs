@@ -78,8 +78,8 @@ fn what_holds_again_what_it_held_is_not_in_the_image() {
     }
 }
 
-/// Noting again takes a new image of all pages; an older one on top of the older one stays what it was. A restored process has noted
-/// nothing.
+/// Noting again takes a new image of all pages; an older one on top of the older one does not change. A
+/// restored process has noted nothing.
 #[test]
 fn an_image_on_top_belongs_to_the_one_that_was_below_it() {
     let (mut program, _folder, path) = begin("returning");

@@ -11,7 +11,7 @@ use crate::support::{Image, PROGRAMS, begin_restart, compile, preload, program, 
 
 /// The folder with images.
 const IMAGES: &str = "STILLWIRE_TEST_IMAGES";
-/// What is to happen to them: `restored`, `refused` because of the processor, or `either`.
+/// The expected outcome of restoring them: `restored`, `refused` because of the processor, or `either`.
 const EXPECTED: &str = "STILLWIRE_TEST_IMAGES_EXPECTED";
 
 fn folder(test: &str) -> Option<PathBuf> {

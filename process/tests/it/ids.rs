@@ -70,7 +70,7 @@ fn ids_are_kept_over_three_generations() {
     assert_eq!(program.finish(), "all ids kept\n");
 }
 
-/// So the program sees what it looks for.
+/// Checks that the program sees a change of ids.
 #[test]
 fn without_a_namespace_ids_are_others() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -35,7 +35,7 @@ fn threads_in_every_kind_of_wait_go_on() {
     assert_eq!(program.finish(), "all came back\n");
 }
 
-/// Each life captures at once: it gets only what the one before has left of every wait.
+/// Each life captures at once: it gets only the rest that the one before has left of every wait.
 #[test]
 fn waits_end_in_time_although_lives_are_shorter() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -46,7 +46,7 @@ fn waits_end_in_time_although_lives_are_shorter() {
     let mut lives = 1;
     loop {
         program.capture(&path, if lives % 3 == 2 { "sync" } else { "fork" });
-        // What it has printed goes with it, unless it is read here.
+        // Its printed output is lost with it, unless it is read here.
         if program.has_spoken() || Instant::now() > deadline {
             break;
         }
@@ -180,7 +180,8 @@ fn a_signal_that_comes_before_its_thread_goes_on_ends_the_call() {
     assert_eq!(program.finish(), "");
 }
 
-/// Threads send themselves signals all the time: what they know of their own id on the way there is another one's by then.
+/// Threads send themselves signals all the time: a copy of their own id on the way there is another one's by
+/// then.
 #[test]
 fn signals_and_alternate_stacks_come_back() {
     let mut program = start(&mut Command::new(compile("handlers", &[])));

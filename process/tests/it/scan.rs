@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::{Image, Program, compile, restart, start};
 
-/// Begins to watch what is written. `false`: this kernel cannot.
+/// Begins to watch writes. `false`: this kernel cannot.
 fn arm(program: &mut Program, test: &str) -> bool {
     let answer = program.ask("arm");
     if answer.starts_with("failed: ") {
@@ -41,7 +41,7 @@ fn memory_that_changes_in_every_way_is_what_it_was() {
         if !arm(&mut program, "memory_that_changes_in_every_way_is_what_it_was") {
             return;
         }
-        // What changes between arming and the cut is in the image below, and in the one on top again.
+        // A change between arming and the cut is in the image below, and again in the one on top.
         change(&mut program);
         let mode = if generation == 1 { "sync" } else { "fork" };
         program.capture(&path("whole"), mode);
@@ -66,7 +66,7 @@ fn memory_that_changes_in_every_way_is_what_it_was() {
     assert_eq!(program.finish(), "all was there\n");
 }
 
-/// Arming again takes a new image of all pages; an older one on top of the older one stays what it was.
+/// Arming again takes a new image of all pages; an older one on top of the older one does not change.
 #[test]
 fn an_image_on_top_belongs_to_the_one_that_was_below_it() {
     let (mut program, _folder, path) = begin("changing");

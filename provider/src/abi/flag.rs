@@ -51,7 +51,7 @@ pub const SYNC_ERR: u64 = 1 << 58;
 /// Of `fi_av_open`: addresses follow each other.
 pub const SYMMETRIC: u64 = 1 << 59;
 
-/// Mode bits: what a provider may demand of its user. This one demands nothing.
+/// Mode bits: demands of a provider on its user. This one demands nothing.
 pub const MODE_CONTEXT: u64 = 1 << 59;
 
 /// Orders that can be promised.

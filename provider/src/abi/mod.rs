@@ -1,11 +1,12 @@
 //! The binary interface of libfabric, as far as a provider meets it.
 //!
-//! Written by hand from the man pages (fi_getinfo(3), fi_domain(3), fi_endpoint(3), fi_cq(3), ...): bindings made by a tool
-//! would link against libfabric, of which a provider needs nothing. Names follow the C names; every structure says its C name
-//! and its size, and a test compares each field's offset with Debian's headers where those are installed.
+//! Written by hand from the man pages (fi_getinfo(3), fi_domain(3), fi_endpoint(3), fi_cq(3), ...): bindings
+//! made by a tool would link against libfabric, of which a provider needs nothing. Names follow the C names;
+//! every structure documents its C name and its size, and a test compares each field's offset with Debian's
+//! headers where those are installed.
 //!
-//! Sizes are those of libfabric 2.x; 1.17 knows shorter tails of some (`fi_domain_attr`, `fi_ops_av`, `fi_cq_err_entry`,
-//! `fi_mr_attr`), which is said where it matters.
+//! Sizes are those of libfabric 2.x; 1.17 knows shorter tails of some (`fi_domain_attr`, `fi_ops_av`,
+//! `fi_cq_err_entry`, `fi_mr_attr`), which is noted where it matters.
 
 #![allow(missing_docs, reason = "the fields are documented in libfabric's man pages")]
 
@@ -25,7 +26,7 @@ pub use ops::*;
 
 use core::ffi::c_void;
 
-/// `fi_addr_t`: what an address vector gives for an address.
+/// `fi_addr_t`: the number that an address vector gives for an address.
 pub type FiAddr = u64;
 
 /// `FI_ADDR_UNSPEC`: any source.

@@ -1,4 +1,4 @@
-//! Atomic operations: what becomes of memory, an operand, and perhaps a value to compare with (fi_atomic(3)).
+//! Atomic operations on memory, with an operand and perhaps a value to compare with (fi_atomic(3)).
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ trait Value: Copy {
     fn apply(op: u8, memory: Self, operand: Self, compare: Self) -> Option<Self>;
 }
 
-/// What all types with an order have: comparisons read "compare <op> memory".
+/// The operations of all types with an order: comparisons read "compare <op> memory".
 macro_rules! ordered {
     ($op:expr, $memory:expr, $operand:expr, $compare:expr, $zero:expr, $one:expr) => {{
         let truth = |truth: bool| if truth { $one } else { $zero };
@@ -145,8 +145,8 @@ pub(crate) fn value_bytes(datatype: u8, op: u8) -> Result<usize> {
     with_type!(datatype, size_of_valid(op))
 }
 
-/// Operates on `bytes` bytes at `place`. `payload` holds the operands, and behind them what to compare with, or nothing.
-/// Returns what was there before.
+/// Operates on `bytes` bytes at `place`. `payload` holds the operands, and behind them the values to compare
+/// with, or nothing. Returns the old content.
 ///
 /// # Safety
 /// `bytes` bytes at `place` may be read, and written if the operation changes them, and not accessed meanwhile by code
@@ -184,8 +184,8 @@ macro_rules! words {
 
 words!(AtomicU8 = u8, AtomicU16 = u16, AtomicU32 = u32, AtomicU64 = u64);
 
-/// Changes a number in one step, also where the owner's own threads change it meanwhile. Stores only what is another value: memory that is
-/// looked at may be constant. Returns what was there before.
+/// Changes a number in one step, also where the owner's own threads change it meanwhile. Stores only a
+/// different value: memory that is looked at may be constant. Returns the old value.
 ///
 /// # Safety
 /// `place` is valid and aligned for a `W`; `T` and `W::Bits` are numbers of the same size as `W`.

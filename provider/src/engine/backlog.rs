@@ -18,7 +18,8 @@ impl Engine {
         (waits || !self.sinks.receive.has_room()) && is_for_the_queue(state, completion, waits)
     }
 
-    /// Takes what has found room from the backlog. False: so much waits that nothing more is taken from the endpoint.
+    /// Takes completions that have room now from the backlog. False: so many wait that nothing more is taken
+    /// from the endpoint.
     #[cold]
     pub(super) fn shrink_backlog(&self, state: &mut State) -> bool {
         while self.sinks.receive.has_room()
@@ -35,7 +36,7 @@ impl Engine {
         self.work_off(&mut state);
     }
 
-    /// Whether nothing waits that could be read. What finds room now is read next.
+    /// Whether nothing waits that could be read. A completion that finds room now is read next.
     pub(super) fn has_no_backlog(&self) -> bool {
         let mut state = self.lock();
         let none = state.backlog.is_empty();

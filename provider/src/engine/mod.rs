@@ -5,11 +5,11 @@
 //! helper does it, so peers are served while the program computes.
 //!
 //! * `send`, `receive`: messages;
-//! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: what is held for them; [`wire`]: how they
+//! * `rma_initiator`: requests to peers' memory, `pieces`: long ones; `rma_target`: peers' requests to ours, `target_credits`: memory held for them; [`wire`]: how they
 //!   are written;
 //! * `report`: messages about peers, `broken_links`: requests to unreachable peers;
-//! * `backlog`: what becomes of completions for which a queue has no room;
-//! * `shutdown`: what a closing endpoint waits for;
+//! * `backlog`: completions for which a queue has no room;
+//! * `shutdown`: the waits of a closing endpoint;
 //! * [`regions`]: the memory that is open to peers; [`sinks`]: queues and counters.
 
 pub(crate) mod arithmetic;
@@ -88,14 +88,14 @@ pub(crate) struct Engine {
     periodic_freeze: Mutex<Option<PeriodicFreeze>>,
 }
 
-/// What an engine needs to start.
+/// The arguments for opening an engine.
 pub(crate) struct Opening<'a> {
     pub(crate) identity: &'a Identity,
     /// Its id.
     pub(crate) port: PortId,
-    /// The address that the program wants it to receive on. By default, the launcher's address of this rank in this
-    /// life, which may be on another host than the environment of a restored process says; and [`own_ip`] in a process
-    /// that is no rank.
+    /// The address that the program wants it to receive on. By default, the launcher's address of this rank
+    /// in this life, which may be on another host than the environment of a restored process names; and
+    /// [`own_ip`] in a process that is no rank.
     pub(crate) place: Option<SocketAddr>,
     pub(crate) vector: av::Handle,
     pub(crate) regions: Arc<Regions>,
@@ -280,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// What the helper has found while the program was elsewhere.
+    /// Handles completions that the helper has found while the program was elsewhere.
     fn attend(&self) {
         if let Some(mut state) = self.try_lock()
             && !self.closing.load(Ordering::Acquire)

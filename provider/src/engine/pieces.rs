@@ -17,7 +17,7 @@ use crate::memory::Segments;
 /// A request that is asked for in pieces.
 pub(super) struct Pieces {
     link: LinkIndex,
-    /// What is asked of the first byte on.
+    /// The request for the first byte onwards.
     record: Record,
     /// Local memory.
     buffer: Segments,

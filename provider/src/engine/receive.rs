@@ -69,7 +69,7 @@ impl ProbeState {
         }
     }
 
-    /// Something is received, perhaps what was shown.
+    /// Something is received, perhaps the message that was shown.
     fn received(&mut self) {
         if let ProbeState::Shown(sent) = *self {
             *self = if sent { ProbeState::Held } else { ProbeState::Free };
@@ -104,7 +104,7 @@ pub(super) struct Posted {
     op: Operation,
     /// Several messages go into the buffer.
     pub(super) multi: bool,
-    /// The program has taken it back, and hears so when what it had been given has come.
+    /// The program has taken it back, and is notified when the messages already given to it have come.
     cancelled: bool,
 }
 
@@ -273,7 +273,7 @@ impl Engine {
         }
     }
 
-    /// Receives the message that was set aside under this context, or throws it away.
+    /// Receives the message that was set aside under this context, or discards it.
     pub(crate) fn receive_claimed(&self, space: Space, buffer: &Segments, submit: Submit) -> Result<()> {
         self.wants_room(&self.sinks.receive)?;
         // Before the message is given up for good.
@@ -296,8 +296,9 @@ impl Engine {
         settle(&mut state, key, result)
     }
 
-    /// Takes back a receive that no message has been given to. Its entry says that it was cancelled. A buffer for several messages gets no more
-    /// of them; its entry follows those of the messages that are in it, or on their way.
+    /// Takes back a receive that no message has been given to. Its entry reports that it was cancelled. A
+    /// buffer for several messages gets no more of them; its entry follows those of the messages that are in
+    /// it, or on their way.
     pub(crate) fn cancel(&self, context: usize) {
         let mut state = self.lock();
         let found = state.requests.iter().find_map(|(key, request)| match request {

@@ -18,7 +18,7 @@ pub(crate) struct Region {
     access: u64,
     /// Not all of it is mapped, as where a whole address space is registered for windows without bounds: the kernel is asked for each access.
     guarded: bool,
-    /// What peers do in it that has begun and not ended.
+    /// Accesses of peers that have begun and not ended.
     uses: AtomicUsize,
     counter: OnceLock<cntr::Handle>,
 }
@@ -111,8 +111,9 @@ impl Regions {
         }
     }
 
-    /// Where `bytes` bytes at `address` of the region with this key lie, if that kind of access is granted. Who closes the region waits for the end
-    /// of the use: it begins under the table's lock, so no use begins once the region is out of the table.
+    /// Where `bytes` bytes at `address` of the region with this key lie, if that kind of access is granted. A
+    /// thread that closes the region waits for the end of the use: it begins under the table's lock, so no
+    /// use begins once the region is out of the table.
     pub(crate) fn find(&self, key: u64, address: u64, bytes: u64, access: u64) -> Result<(Use, *mut u8)> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let region = table.get(&key).ok_or(Errno(errno::ENOKEY))?;

@@ -28,7 +28,7 @@ pub(crate) struct RemoteAddress {
 /// The operands of an atomic request.
 pub(crate) struct AtomicOperands<'a> {
     pub(crate) operands: &'a Segments,
-    /// What memory is compared with.
+    /// The values that memory is compared with.
     pub(crate) compare: Option<&'a Segments>,
     /// Where that goes which was there before.
     pub(crate) result: Option<&'a Segments>,
@@ -239,7 +239,7 @@ impl Engine {
         })
     }
 
-    /// What all requests have in common: room, order, back-pressure.
+    /// The common part of all requests: room, order, back-pressure.
     fn ask(
         &self,
         place: RemoteAddress,
@@ -284,7 +284,8 @@ impl Engine {
         self.rma_step(state, key, failure);
     }
 
-    /// Nothing more comes over the link of a request. Its payload is the program's again when the rails have done with it, which they will say.
+    /// Nothing more comes over the link of a request. Its payload is the program's again when the rails have
+    /// done with it, which they will report.
     pub(super) fn rma_broken(&self, state: &mut State, key: SlabKey, failure: u32) {
         match state.requests.get_mut(key) {
             Some(Request::Rma(pending)) if pending.payload_out => {
@@ -334,7 +335,7 @@ impl Engine {
         }
     }
 
-    /// What was read has come.
+    /// The payload of a read has arrived.
     pub(super) fn read_arrived(&self, state: &mut State, key: SlabKey, received: &Received) {
         if let Some(Request::Rma(pending)) = state.requests.get_mut(key)
             && let (Some(segments), Some(bytes)) = (&pending.result, &received.buffer)

@@ -25,7 +25,7 @@ use crate::limits::{
 };
 use crate::memory::{Segments, read_guarded, with_room, write_guarded};
 
-/// What serving peers needs.
+/// The state for serving peers' requests.
 pub(super) struct RmaTarget {
     /// Buffers into which requests come.
     buffers: Vec<Buffer>,
@@ -241,7 +241,7 @@ impl Engine {
         })
     }
 
-    /// Does what a message asks for.
+    /// Serves the requests in a message.
     pub(super) fn serve_message(&self, state: &mut State, key: SlabKey, number: usize, received: &Received) {
         let offset = usize::try_from(received.offset).unwrap_or(SERVICE_BYTES);
         let bytes =
@@ -318,7 +318,7 @@ impl Engine {
         served
     }
 
-    /// Serves records up to one that has to wait. Answers what is left.
+    /// Serves records up to one that has to wait. Returns the rest.
     fn serve_records<'a>(&self, state: &mut State, link: LinkIndex, message: &'a [u8]) -> &'a [u8] {
         let mut rest = message;
         while !rest.is_empty() {
@@ -530,7 +530,8 @@ impl Engine {
         cut
     }
 
-    /// Answers with a copy: what a peer reads is fixed at one instant, and the memory may be closed before it is on its way.
+    /// Answers with a copy: a peer reads the content of one instant, and the memory may be closed before it
+    /// is on its way.
     fn serve_read(&self, state: &mut State, link: LinkIndex, record: &Record) {
         let copied = self.find(record, flag::REMOTE_READ).and_then(|(read, place)| {
             let length = usize::try_from(record.bytes).unwrap_or(usize::MAX);
@@ -604,7 +605,7 @@ impl Engine {
         Ok(if record.kind == Kind::Atomic { Vec::new() } else { before })
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends waiting answers, as far as there is room.
     #[inline]
     pub(super) fn flush(&self, state: &mut State) {
         let RmaTarget { answers, waiting, stalled, later, unposted, .. } = &state.rma_target;
@@ -635,7 +636,7 @@ impl Engine {
         for (link, message) in state.rma_target.answers.drain(..) {
             state.rma_target.waiting.push_back((link, Waiting::Record(message)));
         }
-        // Links without room; what waits for others goes on.
+        // Links without room; answers for others go on.
         let mut full: Vec<LinkIndex> = Vec::new();
         for _ in 0..state.rma_target.waiting.len() {
             let Some((link, message)) = state.rma_target.waiting.pop_front() else { break };

@@ -12,7 +12,7 @@ use crate::boundary::complain;
 use crate::keeper::{Keeper, keeper};
 use crate::limits::{LINGER_MAX, LINGER_NAMED_MAX, LINGER_WARN_AFTER, QUIET, SILENCE_MAX};
 
-/// Seconds that a closing endpoint stays for peers that live and do not receive what was sent to them.
+/// Seconds that a closing endpoint stays for live peers that do not receive its messages.
 const LINGER_VARIABLE: &str = "STILLWIRE_LINGER_S";
 
 /// Read when an endpoint opens: while one closes, other threads of the program may change the environment.
@@ -76,7 +76,7 @@ impl Engine {
     /// `LINGER_MAX`.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        // The helper looks at it under the lock: what it has begun is over now.
+        // The helper looks at it under the lock: work that it has begun is over now.
         drop(self.lock());
         if let Some(periodic_freeze) =
             self.periodic_freeze.lock().unwrap_or_else(PoisonError::into_inner).as_mut()

@@ -51,7 +51,7 @@ impl TargetCredits {
         room
     }
 
-    /// Keeps what is left of the message that was taken last.
+    /// Keeps the rest of the message that was taken last.
     pub(super) fn stall_again(&mut self, rest: Vec<u8>) {
         self.stalled.push_front(rest);
     }

@@ -11,7 +11,7 @@
 //! | 16 | 8 | address, as the interface means it: an offset, or a virtual address |
 //! | 24 | 8 | key of the memory region |
 //! | 32 | 8 | bytes that are written, read or operated on; at most [`crate::limits::PIECE_BYTES_MAX`] |
-//! | 40 | .. | payload: bytes to write, operands, or what an answer brings |
+//! | 40 | .. | payload: bytes to write, operands, or the content of an answer |
 //!
 //! A long write is followed by a message with its payload, matched by the request's number; a read is answered by one.
 
@@ -24,7 +24,7 @@ use crate::limits::REQUEST_HEAD_BYTES;
 pub(crate) enum Kind {
     /// Write the payload.
     Write = 1,
-    /// Write what a message of its own brings.
+    /// Write the payload of a message of its own.
     WriteLong = 2,
     /// Read.
     Read = 3,
@@ -105,7 +105,7 @@ impl Record {
         }
     }
 
-    /// The record at the start of `bytes`, its payload, and what follows.
+    /// The record at the start of `bytes`, its payload, and the rest.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Record, &[u8], &[u8])> {
         let malformed = Errno(libc::EPROTO);
         let (head, rest) = bytes.split_first_chunk::<REQUEST_HEAD_BYTES>().ok_or(malformed)?;

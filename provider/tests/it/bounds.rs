@@ -8,7 +8,7 @@ use stillwire_fi::abi::*;
 use crate::processes::{Peer, address, at, hear, hex, is_child, say};
 use crate::rig::{Done, Rig, accepted, close, pair, pattern};
 
-/// What the provider calls a piece.
+/// The size of a piece in the provider, in bytes.
 const PIECE: usize = 4 << 20;
 
 /// All addresses, as MPI libraries register them for windows without bounds.
@@ -24,7 +24,8 @@ fn register_everything(rig: &Rig, key: u64) -> *mut FidMr {
     region
 }
 
-/// Memory of this process, whose second half is protected as `protection` says. What is not mapped at all could be taken by others meanwhile.
+/// Memory of this process, whose second half has `protection`. An unmapped half could be taken by others
+/// meanwhile.
 fn half_missing(bytes: usize, protection: i32) -> usize {
     // SAFETY: a new mapping, of which half is changed.
     unsafe {
@@ -241,7 +242,8 @@ fn a_peer_that_takes_nothing_does_not_make_its_target_hold_more_and_more() {
     assert_eq!(owner.hear(), "registered");
     asker.tell(&place);
     asker.stops();
-    // What has come to the owner is worked off by its helper long before; nothing of it would go away again.
+    // The owner's helper has long processed all arrived requests; the memory still held would never be freed
+    // again.
     std::thread::sleep(Duration::from_millis(500));
     owner.tell("how much");
     let held: usize = owner.hear().parse().unwrap();
@@ -254,7 +256,7 @@ fn a_peer_that_takes_nothing_does_not_make_its_target_hold_more_and_more() {
     owner.ends_well();
 }
 
-/// The child stops in the middle of a write, and later hears what has become of it.
+/// The child stops in the middle of a write, and later receives its outcome.
 fn writer_that_stops() {
     let rig = Rig::new();
     let owner = rig.insert(&address(&hear()));

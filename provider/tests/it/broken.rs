@@ -37,7 +37,8 @@ fn address(port: PortId, rail: &RawAddress) -> [u8; ADDRESS_BYTES] {
     address
 }
 
-/// A peer of the job with a port that says it has had `expected` frames of `other`. It is silent until that is known to it.
+/// A peer of the job with a port that reports that it has had `expected` frames of `other`. It is silent
+/// until that is known to it.
 struct Restarted {
     frozen: FrozenPort,
     rail: UdpDriver,

@@ -15,7 +15,8 @@ const EBADF: isize = -(libc::EBADF as isize);
 const ENOMEM: isize = -(libc::ENOMEM as isize);
 const EMSGSIZE: isize = -(libc::EMSGSIZE as isize);
 
-/// Longest time that closing may take although peers are gone: what a silent peer is waited for, many times over on a busy machine.
+/// Longest time that closing may take although peers are gone: the wait for a silent peer, many times over on
+/// a busy machine.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 
 fn iov(start: usize, bytes: usize) -> libc::iovec {
@@ -257,7 +258,7 @@ fn every_object_says_that_it_is_closed() {
         assert_eq!(mr_bind(region.cast(), rig.counter.cast(), flag::REMOTE_WRITE) as isize, EBADF);
         assert_eq!((two.plain().inject)(ep, some.as_ptr().cast(), 1, 0), EBADF);
         assert_eq!((two.tagged().recv)(ep, null_mut(), 0, null_mut(), 0, 0, 0, null_mut()), EBADF);
-        // What is closed cannot be bound either.
+        // A closed object cannot be bound either.
         let mut fresh = null_mut();
         assert_eq!((domain.endpoint)(rig.domain, info, &raw mut fresh, null_mut()), 0);
         for object in [queue.cast::<Fid>(), counter.cast(), vector.cast(), null_mut()] {

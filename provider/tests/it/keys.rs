@@ -43,7 +43,8 @@ impl User {
     }
 }
 
-/// One end of an exchange: sends as soon as it knows the other's address, and says whether it received what the other sent.
+/// One end of an exchange: sends as soon as it knows the other's address, and reports whether it received the
+/// other's message.
 fn end_of_exchange() {
     assert_eq!(hear(), "go");
     let rig = Rig::new();
@@ -61,7 +62,7 @@ fn end_of_exchange() {
         }
     }
     say(&(buffer == payload).to_string());
-    // Who closes first must not leave the other waiting.
+    // The first one to close must not leave the other waiting.
     assert_eq!(hear(), "end");
 }
 

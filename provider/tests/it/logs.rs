@@ -1,4 +1,5 @@
-//! What the provider says beside error numbers: to libfabric's log where that is on, else to a person.
+//! The messages of the provider besides error numbers: to libfabric's log where that is on, else to standard
+//! error.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A thousand peers: what they cost while nothing is said to them, and that none is lost for want of descriptors when something is.
+//! A thousand peers: their cost while they are idle, and that none is lost for want of descriptors when they
+//! are not.
 
 use std::net::UdpSocket;
 use std::ptr::null_mut;

@@ -14,7 +14,7 @@ fn at(number: usize) -> *mut c_void {
 #[test]
 fn what_is_offered_is_what_was_asked_for_or_nothing() {
     let info = getinfo(std::ptr::null()).unwrap();
-    // SAFETY: what getinfo hands out is whole.
+    // SAFETY: the answer of getinfo is whole.
     unsafe {
         assert_eq!((*(*info).ep_attr).r#type, EP_RDM);
         assert!(

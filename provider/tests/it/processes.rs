@@ -36,7 +36,7 @@ impl Peer {
         Peer::spawn(&mut Peer::command(test))
     }
 
-    /// As [`Peer::start`], with a key of its own. What it says to a person is for [`Peer::errors`].
+    /// As [`Peer::start`], with a key of its own. Its messages on standard error are for [`Peer::errors`].
     pub(crate) fn with_key(test: &str, key: &Path) -> Peer {
         Peer::spawn(Peer::command(test).env("STILLWIRE_KEY_FILE", key).stderr(Stdio::piped()))
     }
@@ -66,7 +66,7 @@ impl Peer {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
     }
 
-    /// What [`Peer::spawn`] takes.
+    /// The command for [`Peer::spawn`].
     pub(crate) fn command(test: &str) -> Command {
         provider();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -105,7 +105,7 @@ impl Peer {
         self.child.wait().unwrap().signal()
     }
 
-    /// What it has said to a person, once it has ended.
+    /// The messages on its standard error, once it has ended.
     pub(crate) fn errors(mut self) -> String {
         drop(self.input);
         let mut said = String::new();

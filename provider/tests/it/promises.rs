@@ -181,7 +181,7 @@ fn a_fenced_message_waits_for_what_was_sent_before() {
     let mut hints: FiInfo = unsafe { core::mem::zeroed() };
     hints.caps = flag::TAGGED | flag::FENCE;
     let info = crate::rig::getinfo(&raw const hints).expect("fences are there");
-    // SAFETY: what getinfo hands out is whole.
+    // SAFETY: the answer of getinfo is whole.
     assert_ne!(unsafe { (*info).caps & (*(*info).tx_attr).caps & flag::FENCE }, 0);
 }
 

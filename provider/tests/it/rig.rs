@@ -11,7 +11,7 @@ use stillwire_fi::abi::*;
 
 use crate::processes::is_child;
 
-/// Longest wait for one completion: what a busy machine may need, many times over.
+/// Longest wait for one completion: the time that a busy machine may need, many times over.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const ADDRESS_BYTES: usize = 64;
@@ -25,7 +25,7 @@ pub(crate) fn steers(name: &OsStr) -> bool {
     ours || ["FI_", "PMI", "MPI_LOCAL", "OMPI_"].iter().any(|start| name.starts_with(start))
 }
 
-/// Tests of one process share a key of their own, and stay on this host. A child has what its parent gave it.
+/// Tests of one process share a key of their own, and stay on this host. A child inherits its parent's.
 fn prepare_environment() {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -74,7 +74,7 @@ pub(crate) fn provider() -> &'static FiProvider {
     unsafe { &*(place as *const FiProvider) }
 }
 
-/// What `fi_getinfo` answers.
+/// The answer of `fi_getinfo`.
 pub(crate) fn getinfo(hints: *const FiInfo) -> Result<*mut FiInfo, c_int> {
     let mut info = null_mut();
     // SAFETY: as libfabric calls it.

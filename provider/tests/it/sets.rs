@@ -253,7 +253,7 @@ fn a_counter_with_a_descriptor_wakes_who_waits_for_it() {
 
 #[test]
 fn an_alias_has_flags_of_its_own_and_the_same_endpoint() {
-    // Only what asks for it gets an entry.
+    // Only an operation that asks for one gets an entry.
     let rig = Rig::with(flag::SELECTIVE_COMPLETION, WAIT_NONE);
     let to_itself = rig.insert(&rig.address());
     let mut alias = null_mut::<Fid>();

@@ -1,4 +1,4 @@
-//! Waiting for completions: for several at once, until another thread says so.
+//! Waiting for completions: for several at once, until another thread signals the end.
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,7 +87,7 @@ fn a_threshold_is_waited_for() {
     send(3);
     assert_eq!(read(8, 2, 60_000), 2);
     assert_eq!(read(8, 1, 0), EAGAIN);
-    // What the call has no room for is not waited for; a failure ends the wait.
+    // The wait ends at the entries that the call has room for; a failure ends it, too.
     cancelled(9);
     assert_eq!(read(8, 5, 60_000), -(errno::EAVAIL as isize));
     // SAFETY: zeros are a value.

@@ -19,7 +19,7 @@ pub(super) struct Change {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Until all have opened theirs, or until all have said that nothing needs the old one.
+    /// Until all have opened theirs, or until all have reported that nothing needs the old one.
     Waiting,
     /// Frames are on their way that only the old rail takes.
     Meeting { until: Instant },
@@ -62,7 +62,7 @@ impl Beside {
         PortEntry { port: self.port(), rails: others.map(|at| all[at]).collect() }
     }
 
-    /// Says where peers are on the new rail of whom that is not said yet.
+    /// Sets the addresses of peers on the new rail that are not set yet.
     fn reach(&self, places: &AddressTable) -> Result<(), Refused> {
         for peer in self.endpoint.unreached(self.new) {
             // A rank without an address has ended, and its keeper answers for it.
@@ -213,7 +213,7 @@ impl Nics {
         (moved, Message::HandedOver { number: change.number, refused: words(refused.as_ref()) })
     }
 
-    /// Closes what was opened beside the rails.
+    /// Closes the rails that were opened beside the old ones.
     fn take_back(&mut self) {
         for beside in self.change.take().iter().flat_map(|change| &change.rails) {
             beside.endpoint.remove_rail(beside.new);

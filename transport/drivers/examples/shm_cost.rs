@@ -4,9 +4,9 @@
 //! cargo run --release -p stillwire-drivers --example shm_cost [-- FRAME_BYTES ROUNDS]
 //! ```
 //!
-//! Prints half round trips (median over the rounds, lowest and highest round) and bulk rates, each beside what the machine does without
-//! the driver. The two ends spin on two cores of their own. The driver's ends are two processes' worth of segments in one process; pulling
-//! is between two processes, as it is in use.
+//! Prints half round trips (median over the rounds, lowest and highest round) and bulk rates, each beside the
+//! figure of the machine without the driver. The two ends spin on two cores of their own. The driver's ends
+//! are two processes' worth of segments in one process; pulling is between two processes, as it is in use.
 
 use std::hint::spin_loop;
 use std::process::{Child, Command};
@@ -240,7 +240,7 @@ fn bulk(pull: bool) -> (f64, f64) {
     };
     receive(4);
     let driver = receive(TRANSFERS);
-    // The sender now waits until what it has offered is read.
+    // The sender now waits until its offer is read.
     let pid = Pid::from_raw(i32::try_from(numbers[0]).expect("a process id"));
     let remote = [nix::sys::uio::RemoteIoVec { base: numbers[1], len: BULK_BYTES }];
     let start = Instant::now();

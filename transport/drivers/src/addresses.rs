@@ -54,7 +54,7 @@ impl<A: Copy + Eq + Hash, P> Addresses<A, P> {
         Ok(id)
     }
 
-    /// Forgets an address, and gives back what was known of it.
+    /// Forgets an address, and returns the facts about it.
     pub(crate) fn remove(&mut self, id: AddressId) -> Option<P> {
         let (address, peer) = self.slots.get_mut(id.0 as usize)?.take()?;
         self.ids.remove(&address);

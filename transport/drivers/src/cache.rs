@@ -4,8 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Has the processor bring bytes near that will be read soon. What another processor has just written takes some 100 ns line by line, and no longer
-/// if all lines are asked for together.
+/// Has the processor fetch bytes that will be read soon. Bytes that another processor has just written take
+/// some 100 ns line by line, and no longer if all lines are asked for together.
 #[inline]
 pub(crate) fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

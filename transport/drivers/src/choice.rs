@@ -48,7 +48,7 @@ pub fn open_nic(udp: &UdpConfig, nic: &NicRequest) -> Result<(Box<dyn Driver>, N
     Ok((wrappers.wrap(rail)?, taken))
 }
 
-/// What the environment puts around every rail.
+/// The wrappers around every rail, as the environment sets them.
 struct Wrappers {
     faults: Option<Faults>,
     captured_to: Option<OsString>,
@@ -133,7 +133,7 @@ impl RailChoice {
         std::env::var_os(RAILS_VARIABLE).map_or(Ok(RailChoice::Auto), |text| text.to_string_lossy().parse())
     }
 
-    /// As [`RAILS_VARIABLE`] says it.
+    /// Its name in [`RAILS_VARIABLE`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

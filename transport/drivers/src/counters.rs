@@ -32,7 +32,7 @@ pub struct Counters {
     pub lost_no_memory: u64,
     /// Frames that met another error of the system; the driver's log names it.
     pub lost_other: u64,
-    /// Staged frames thrown away by `drain`.
+    /// Staged frames discarded by `drain`.
     pub lost_drained: u64,
     /// Frames that were with the NIC, or had completed with an error, when it was begun anew after one. Some of them may have been sent.
     pub lost_reset: u64,
@@ -40,7 +40,7 @@ pub struct Counters {
     pub lost_injected: u64,
     /// Frames lost because the receiver's queue was full, where the driver can know it.
     pub lost_receiver_full: u64,
-    /// Frames that the system dropped on our side before we looked, where it says so.
+    /// Frames that the system dropped on our side before we looked, where it reports them.
     pub lost_receive_overflow: u64,
     /// Received datagrams that could not be taken apart any more, because they came while coalescing was being switched off: each one frame or
     /// several.
@@ -49,7 +49,8 @@ pub struct Counters {
     pub lost_truncated: u64,
     /// Received frames whose payload could not be fetched from the sender any more.
     pub lost_not_fetched: u64,
-    /// Received frames that were thrown away when the NIC was begun anew after an error, as far as they are known of.
+    /// Received frames that were discarded when the NIC was begun anew after an error, as far as they are
+    /// known of.
     pub lost_receive_reset: u64,
     /// Received entries of a shared queue that no sender can have meant, and datagrams that begin as a pack and are
     /// none.

@@ -1,4 +1,4 @@
-//! The [`Driver`] trait: what a port needs of a NIC.
+//! The [`Driver`] trait: the interface between a port and a NIC.
 //!
 //! Written for NICs that own their buffers. The order of calls on the way out is
 //!
@@ -57,12 +57,14 @@ pub enum Notice {
         /// Bytes of the largest frame now.
         frame_bytes_max: usize,
     },
-    /// Nothing that is sent to this address over this rail will ever arrive, or not as long as others occupy what it needs.
+    /// Frames to this address over this rail will never arrive, or not as long as others occupy the resources
+    /// that they need.
     PathLost {
         /// Whose path.
         to: AddressId,
     },
-    /// The helper that has the program at the device is gone, and the program with it: what comes from now on comes through the kernel.
+    /// The helper that has the program at the device is gone, and the program with it: from now on frames
+    /// come through the kernel.
     HelperGone,
 }
 
@@ -101,15 +103,16 @@ pub type EachFrame<'a> = dyn FnMut(&[u8], Option<&mut dyn DeferredPayload>) + 'a
 
 /// One opened NIC.
 ///
-/// A frame may be lost, repeated or reordered; none of that is an error, and every loss that the driver sees is counted. It
-/// must not be altered (but for `FaultDriver`, which does so on purpose), nor merged with or split from another, as far as callers see: what shares
-/// a datagram on the way ([`crate::pack`]) comes apart again. No frame begins with the magic of a pack.
+/// A frame may be lost, repeated or reordered; none of that is an error, and every loss that the driver sees
+/// is counted. It must not be altered (but for `FaultDriver`, which does so on purpose), nor merged with or
+/// split from another, as far as callers see: frames that share a datagram on the way ([`crate::pack`]) come
+/// apart again. No frame begins with the magic of a pack.
 ///
 /// An error that [is not a dead rail](DriverError::is_rail_dead) leaves the driver as it was before the call. After a dead
 /// rail the caller drops the driver. Dropping returns only when the NIC can touch no buffer any more.
 pub trait Driver: Send {
-    /// This driver's capabilities. AF_XDP: what up to four chunks hold, `gather: false`. Verbs: the port's active MTU,
-    /// `gather: false`.
+    /// This driver's capabilities. AF_XDP: frames as long as up to four chunks hold, `gather: false`. Verbs:
+    /// the port's active MTU, `gather: false`.
     fn caps(&self) -> &Caps;
 
     /// The counters.
@@ -161,11 +164,11 @@ pub trait Driver: Send {
     /// `Transient` or `RailDead`; never for a lost frame.
     fn flush(&mut self) -> Result<usize, DriverError>;
 
-    /// Gives up to `frames_max` whole frames to `each`, without what the NIC puts in front of them, and returns how many. The
-    /// bytes are lent for the call only. One call looks at the NIC at most a few times: 0 or fewer than `frames_max` does
-    /// not mean that nothing more will be found by the next call. Also collects completions.
-    /// AF_XDP: RX ring, then the chunks go to the fill ring. Verbs: `poll_cq`, skips the 40-byte GRH, posts the buffers again
-    /// in one chain.
+    /// Gives up to `frames_max` whole frames to `each`, without the NIC's headers, and returns how many. The
+    /// bytes are lent for the call only. One call looks at the NIC at most a few times: 0 or fewer than
+    /// `frames_max` does not mean that nothing more will be found by the next call. Also collects
+    /// completions. AF_XDP: RX ring, then the chunks go to the fill ring. Verbs: `poll_cq`, skips the 40-byte
+    /// GRH, posts the buffers again in one chain.
     ///
     /// # Errors
     /// `Transient` or `RailDead`; frames already given to `each` stay given.
@@ -184,9 +187,10 @@ pub trait Driver: Send {
         self.receive(frames_max, &mut |frame| each(frame, None))
     }
 
-    /// Reads `to.len()` bytes at `place` of the memory of the process that holds the address, a peer on this host (R11). False: that is not
-    /// possible, not permitted, or the peer has dropped its driver; what `to` holds then is arbitrary. What was read had lain there while the
-    /// peer still had its driver.
+    /// Reads `to.len()` bytes at `place` of the memory of the process that holds the address, a peer on this
+    /// host (R11). False: that is not possible, not permitted, or the peer has dropped its driver; the
+    /// content of `to` is arbitrary then. Bytes that were read had lain there while the peer still had its
+    /// driver.
     fn pull(&mut self, from: AddressId, place: u64, to: &mut [u8]) -> bool {
         let _ = (from, place, to);
         false
@@ -200,9 +204,9 @@ pub trait Driver: Send {
     /// Frames committed since the driver was opened.
     fn staged_total(&self) -> u64;
 
-    /// Of those, how many the NIC is done with, in the order of the commits: when this reaches the `staged_total` that
-    /// followed a commit, that frame's payload may be written again. Says nothing about delivery. Advances in `commit`,
-    /// `flush`, `receive` and `drain` only.
+    /// Of those, how many the NIC is done with, in the order of the commits: when this reaches the
+    /// `staged_total` that followed a commit, that frame's payload may be written again. It shows nothing
+    /// about delivery. Advances in `commit`, `flush`, `receive` and `drain` only.
     fn completed_total(&self) -> u64;
 
     /// Takes every buffer back. `Ready`: no staged frame is left, `completed_total` equals `staged_total`, the NIC
@@ -240,8 +244,8 @@ pub trait Driver: Send {
     /// `Transient` or `RailDead`.
     fn arm(&mut self) -> Result<Armed, DriverError>;
 
-    /// What can be polled for readability after `arm`; `None`: this driver can only be polled by `receive`.
-    /// Verbs: the completion channel.
+    /// A descriptor that can be polled for readability after `arm`; `None`: this driver can only be polled by
+    /// `receive`. Verbs: the completion channel.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -98,7 +98,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why a driver could not do what it was asked. [`DriverError::is_rail_dead`] decides what the caller does.
+/// The reason why a driver's call failed. [`DriverError::is_rail_dead`] decides the caller's reaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DriverError {
     /// The call had no effect; nothing is lost but time.

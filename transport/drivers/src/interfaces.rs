@@ -34,7 +34,7 @@ pub(crate) fn mtu(name: &str) -> Result<usize, Errno> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
-/// The MTU of the interface that has an address; `None`: none has, or it does not say.
+/// The MTU of the interface that has an address; `None`: none has, or it reports none.
 pub(crate) fn mtu_at(ip: IpAddr) -> Option<usize> {
     let (name, _) = addresses().into_iter().find(|(_, own)| *own == ip)?;
     mtu(&name).ok()

@@ -18,8 +18,8 @@ pub const PROMOTE_SENDS: u32 = 256;
 /// Bytes of the largest UDP datagram over IPv4: 65535 less 20 (IP) and 8 (UDP).
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Bytes of frame that every IPv6 path takes: the minimum MTU of 1280 (RFC 8200) less 40 (IP) and 8 (UDP). What a path falls
-/// back to when the kernel refuses a size and does not say which one it would take.
+/// Bytes of frame that every IPv6 path takes: the minimum MTU of 1280 (RFC 8200) less 40 (IP) and 8 (UDP). A
+/// path falls back to this when the kernel refuses a size and does not report the one that it would take.
 pub const DATAGRAM_BYTES_SAFE: usize = 1232;
 
 /// Segments of one UDP_SEGMENT call: UDP_MAX_SEGMENTS of the kernels before 6.9; later ones take 128.
@@ -78,8 +78,9 @@ pub const SHM_STAGED_FRAMES: usize = 2 * BURST_FRAMES;
 /// Bytes of payload from which on it is offered to be read, where that is permitted: below, two copies cost less than the system call.
 pub const SHM_OFFER_BYTES_MIN: usize = 16 << 10;
 
-/// How long an offered payload waits for its receiver before the sender copies it into the ring: far above what a receiver that polls
-/// takes for all that may be on its way to it, and little against the time for which a buffer may be missed.
+/// The time that an offered payload waits for its receiver before the sender copies it into the ring. It is
+/// far above the time in which a polling receiver takes all that may be on its way to it. It is little
+/// against the time for which a buffer may be missed.
 pub const SHM_OFFER_PATIENCE: Duration = Duration::from_millis(1);
 
 /// Large payloads that a sender copies ahead of a receiver that may read its memory; further ones are offered. A sender that waits copies faster
@@ -123,7 +124,7 @@ pub const XDP_HELPER_CONNECTIONS_MAX: usize = 2 * XDP_HELPER_RAILS_MAX;
 /// How long a nic-helper waits for a new client's request: ranks have it ready.
 pub const XDP_HELPER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a rank waits for a nic-helper: what that does takes milliseconds, but others may be before it.
+/// The time that a rank waits for a nic-helper: its work takes milliseconds, but others may be before it.
 pub const XDP_HELPER_ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Slots of a verbs rail that wait for frames. As for AF_XDP: a sender of small frames fills them in about a millisecond.
@@ -133,7 +134,8 @@ pub const VERBS_RECEIVE_FRAMES: usize = 1024;
 /// memory at the longest MTU, within the 8 MiB that most systems permit.
 pub const VERBS_SEND_FRAMES: usize = 4 * BURST_FRAMES;
 
-/// Bytes of a frame that goes inside its request, and so costs the device no read: what common devices take.
+/// Bytes of a frame that goes inside its request, and so costs the device no read: the limit of common
+/// devices.
 pub const VERBS_INLINE_BYTES: usize = 220;
 
 /// Completions that one look at a queue takes.
@@ -143,7 +145,8 @@ pub const VERBS_COMPLETIONS: usize = 32;
 /// which no way leads any more.
 pub const VERBS_RESTARTS_MAX: u32 = 16;
 
-/// Long against what one takes: a device that fails again and again is found out, and one that fails every few seconds is used.
+/// Long against the time of one restart: a device that fails again and again is found out, and one that fails
+/// every few seconds is used.
 pub const VERBS_RESTARTS_WINDOW: Duration = Duration::from_secs(60);
 
 /// How long finding a peer over RoCE waits for a neighbour whose Ethernet address the kernel does not know: some round

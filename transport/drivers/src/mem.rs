@@ -212,7 +212,7 @@ impl MemDriver {
         peer.queue.clone()
     }
 
-    /// Takes over what waits, and gives the emptied buffers back for use again.
+    /// Takes over waiting frames, and returns the emptied buffers for use again.
     fn refill(&mut self) {
         let mut state = self.own.lock();
         let room = MEM_SPARE_FRAMES.saturating_sub(state.spare.len());

@@ -19,7 +19,8 @@ use crate::xdp::{
 /// Names the NIC that ports of a process get: as [`NicChoice`] reads it.
 pub const NIC_VARIABLE: &str = "STILLWIRE_NIC";
 
-/// How launchers of MPI libraries, ours among them, say how many ranks share this host: hydra's word, and Open MPI's.
+/// Variables in which launchers of MPI libraries, ours among them, set how many ranks share this host:
+/// hydra's, and Open MPI's.
 const RANKS_HERE_VARIABLES: [&str; 2] = ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"];
 
 /// Bytes of the longest name of an interface (IFNAMSIZ less the end).
@@ -107,7 +108,7 @@ pub struct NicRequest {
 }
 
 impl NicRequest {
-    /// What the environment of this process says.
+    /// The request in the environment of this process.
     ///
     /// # Errors
     /// [`UnknownNic`].
@@ -216,7 +217,7 @@ pub enum NicError {
     Udp(#[from] DriverError),
 }
 
-/// What the error of the AF_XDP driver means most often.
+/// The most frequent cause of an error of the AF_XDP driver, as a hint.
 fn hint(error: &DriverError) -> &'static str {
     let (operation, errno) = match error {
         DriverError::CannotOpen { operation, errno } => (operation, errno),
@@ -378,7 +379,7 @@ pub(crate) fn open_for_port(
 /// (docs/measurements.md); and the system permits all of it.
 ///
 /// # Errors
-/// [`NicError`]: what was asked for by name is taken or nothing is.
+/// [`NicError`]: the NIC that was asked for by name is taken, or none is.
 pub fn open(request: &NicRequest, udp: &UdpConfig) -> Result<(Box<dyn Driver>, NicSelection), NicError> {
     let ip = address_for(&request.choice, udp.bind.ip());
     let udp = &match udp.bind {

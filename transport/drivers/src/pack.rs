@@ -1,7 +1,8 @@
 //! Several short frames in one datagram.
 //!
-//! Where each datagram costs the NIC or the kernel much more than its bytes, a driver of sockets or of a device's queue puts frames to one address
-//! that fit together into one. Ports never see it: who receives takes it apart again.
+//! Where each datagram costs the NIC or the kernel much more than its bytes, a driver of sockets or of a
+//! device's queue puts frames to one address that fit together into one. Ports never see it: the receiver
+//! takes it apart again.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | 5 | 1 | frames, 2 at least |
 //! | 6 | | each frame: its length (2 bytes, little-endian), then its bytes |
 //!
-//! Nothing stands behind the last frame, and none of them is a pack. What begins with the magic and is not that, is dropped as a whole.
+//! Nothing stands behind the last frame, and none of them is a pack. A datagram that begins with the magic
+//! and breaks these rules is dropped as a whole.
 
 /// The first bytes of a pack.
 pub const MAGIC: [u8; 4] = *b"PACK";

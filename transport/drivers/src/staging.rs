@@ -134,7 +134,7 @@ impl Staging {
         }
     }
 
-    /// Throws away what is staged. Returns how many frames that were not refused at commit.
+    /// Discards the staged frames. Returns the number of those that were not refused at commit.
     pub(crate) fn drain(&mut self) -> usize {
         let lost = (0..self.len).filter(|i| self.frame(*i).is_some()).count();
         self.complete(self.len);

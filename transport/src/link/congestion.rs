@@ -1,9 +1,10 @@
 //! How much may be in flight.
 //!
-//! Within one host the window is fixed: nothing queues but the receiver's socket, which it fits into. Over a network the
-//! window follows the delay, in the manner of Swift (Kumar et al., SIGCOMM 2020): grow additively while the round trip
-//! is near its least, shrink in proportion to the excess at most once per round trip. A lost frame alone says nothing
-//! about queues (1 % of losses must not cost 20 % of the goodput); many in one round trip do.
+//! Within one host the window is fixed: nothing queues but the receiver's socket, which it fits into. Over a
+//! network the window follows the delay, in the manner of Swift (Kumar et al., SIGCOMM 2020): grow additively
+//! while the round trip is near its least, shrink in proportion to the excess at most once per round trip. A
+//! lost frame alone shows nothing about queues (1 % of losses must not cost 20 % of the goodput); many in one
+//! round trip do.
 
 use crate::link::recovery::Recovery;
 

@@ -72,12 +72,13 @@ bitflags::bitflags! {
         const STREAM_TURN = 1 << 14;
         /// A piece of bulk was held back by the congestion window.
         const FLIGHT_LIMITED = 1 << 15;
-        /// A frame without a number has said how things were at our cut to a peer that has not cut; how they are follows.
+        /// A frame without a number has carried the state of our cut to a peer that has not cut; one with the
+        /// present state follows.
         const PAST_TOLD = 1 << 16;
     }
 }
 
-/// The counters of a link at our last cut: what a frame that was on its way at that instant could say.
+/// The counters of a link at our last cut: a frame that was on its way at that instant could carry these.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct BeforeCut {
     /// Frames below had been numbered.
@@ -114,14 +115,14 @@ pub(crate) struct Link {
     /// Announced operations without a CTS.
     pub(crate) announced: u16,
 
-    /// Copied frames in flight, and bytes below: what counts against the peer's window.
+    /// Copied frames in flight, and bytes below: they count against the peer's window.
     pub(crate) copied_frames: u16,
     /// Oldest frame not yet cumulatively acknowledged. `acked <= next`.
     pub(crate) acked: u64,
     /// Number of the next transmission: frames put on the wire, resends and unnumbered ones included, from 1.
     pub(crate) transmissions: u64,
     pub(crate) copied_bytes: u32,
-    /// All payload bytes in flight: what counts against the congestion window.
+    /// All payload bytes in flight: they count against the congestion window.
     pub(crate) flight_bytes: u32,
     /// Congestion window in bytes.
     pub(crate) congestion_bytes: u32,
@@ -217,8 +218,9 @@ impl Link {
         (CHECKPOINTABLE && self.peer_epoch < epoch).then_some(self.before_cut)
     }
 
-    /// Whether the next frame without a number says how things were before our cut: such a frame and one that says how they
-    /// are take turns, so that a peer that has not cut can read the first, and learns from the second that we have.
+    /// Whether the next frame without a number carries the state before our cut. Such frames and ones with
+    /// the present state take turns: a peer that has not cut can read the first, and learns from the second
+    /// that we have.
     pub(crate) fn takes_past_turn(&mut self, epoch: Epoch) -> bool {
         let past = self.before_cut(epoch).is_some() && !self.flags.contains(Flags::PAST_TOLD);
         self.flags.set(Flags::PAST_TOLD, past);
@@ -234,7 +236,7 @@ impl Link {
         transmission
     }
 
-    /// A frame has acknowledged what we have received.
+    /// A frame has acknowledged all that we have received.
     pub(crate) fn answer(&mut self) {
         self.ack_told = self.expected;
         self.unacknowledged = 0;
@@ -265,7 +267,7 @@ impl Link {
         wire::HEADER_BYTES + contact + body_bytes + sent.payload_bytes as usize
     }
 
-    /// Whether a frame to this peer still has to say who we are.
+    /// Whether a frame to this peer still has to contain our identity.
     pub(crate) fn needs_contact(&self) -> bool {
         self.peer_index.is_none() || !self.flags.contains(Flags::KNOWN_BY_PEER)
     }

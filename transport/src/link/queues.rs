@@ -121,13 +121,13 @@ impl SentBody {
     }
 }
 
-/// How things stand with a numbered frame that has not been cumulatively acknowledged: what no image holds.
+/// The transmission state of a numbered frame that has not been cumulatively acknowledged: no image holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
     /// Last transmission: its number, its time (port time, nanoseconds), its rail.
     pub(crate) transmission: u64,
     pub(crate) sent_at: u64,
-    /// Also in the frame's record; here for those who count bytes and look at nothing else.
+    /// Also in the frame's record; here for code that counts bytes and looks at nothing else.
     pub(crate) payload_bytes: u32,
     pub(crate) rail: u8,
     /// Reported as received out of order: not sent again, but kept (R5).
@@ -141,7 +141,7 @@ pub(crate) struct Sent {
 /// The queues of one link.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Frames `acked..next`, in order: what they carry.
+    /// Frames `acked..next`, in order: their contents.
     pub(crate) frames: VecDeque<FrameRecord>,
     /// The same frames: how things stand with them.
     pub(crate) sent: VecDeque<Sent>,
@@ -159,7 +159,7 @@ pub(crate) struct Queues {
     pub(crate) reorder: Reorder,
     /// Payloads that are being pulled, in the order of their CTS frames in `control`. In no image, like the next.
     pub(crate) pulls: VecDeque<Pulling>,
-    /// Where the payloads of RTS frames lie that no receive has matched, as far as the peer has said so.
+    /// Where the payloads of RTS frames lie that no receive has matched, as far as the peer has sent that.
     pub(crate) places: VecDeque<(OpId, u64)>,
 }
 

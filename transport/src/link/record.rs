@@ -1,6 +1,7 @@
 //! A numbered frame as the bytes that an image holds.
 //!
-//! A link keeps what its unacknowledged frames carry in this very form: to dump them is to copy memory, however many there are.
+//! A link keeps the contents of its unacknowledged frames in this very form: to dump them is to copy memory,
+//! however many there are.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -17,7 +17,7 @@ const BACK_OFF_MAX: u8 = 16;
 pub(crate) struct Recovery {
     /// Smoothed round-trip time; 0 before the first sample.
     pub(crate) smoothed_ns: u32,
-    /// Its mean deviation: what the scheduler's jitter shows up in.
+    /// Its mean deviation, in which the scheduler's jitter shows up.
     pub(crate) deviation_ns: u32,
     /// Least sample.
     pub(crate) least_ns: u32,

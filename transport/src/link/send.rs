@@ -130,14 +130,14 @@ impl Link {
         }
     }
 
-    /// Bounds what the peer has to remember of us ([`crate::config::INCOMING_MAX`]).
+    /// Bounds the state of ours that the peer has to remember ([`crate::config::INCOMING_MAX`]).
     fn may_announce(&self) -> bool {
         let granted = self.queues.as_ref().map_or(0, |queues| queues.streams.len());
         usize::from(self.announced) < ANNOUNCED_MAX && granted < ANNOUNCED_MAX
     }
 
     fn close_due(&self) -> bool {
-        // Behind a close no payload is taken any more: what has been announced comes before it.
+        // Behind a close no payload is taken any more: announced payload comes before it.
         self.flags.contains(Flags::CLOSING)
             && !self.flags.contains(Flags::CLOSE_SENT)
             && self.announced == 0
@@ -190,7 +190,7 @@ impl Link {
         }
     }
 
-    /// Marks the oldest frame that is not reported as received as lost: what a probe sends again.
+    /// Marks the oldest frame that is not reported as received as lost: a probe retransmits it.
     pub(crate) fn lose_oldest(&mut self) {
         let acked = self.acked;
         let Some(queues) = &mut self.queues else { return };
@@ -204,7 +204,8 @@ impl Link {
         }
     }
 
-    /// Marks everything unacknowledged as lost: after a restart, or when the peer had to drop what we sent until its cut.
+    /// Marks everything unacknowledged as lost: after a restart, or when the peer had to drop our frames
+    /// until its cut.
     pub(crate) fn lose_all(&mut self, keep_selected: bool) {
         let acked = self.acked;
         let Some(queues) = &mut self.queues else { return };

@@ -14,7 +14,7 @@ pub(crate) struct Timers {
     pub(crate) reorder: u64,
     /// An acknowledgement has waited long enough.
     pub(crate) ack: u64,
-    /// The peer said that it is stopped until then.
+    /// The peer announced that it is stopped until then.
     pub(crate) stopped: u64,
     /// Earliest entry of this link in the port's queue of deadlines; spares an entry per change.
     pub(crate) armed: u64,

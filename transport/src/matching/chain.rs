@@ -1,5 +1,5 @@
-//! Queues threaded through the slots of a slab: appending, and removing from anywhere, in constant time without memory of
-//! their own. Every node lies in one chain per lane, of which its table says how many there are.
+//! Queues threaded through the slots of a slab: appending, and removing from anywhere, in constant time
+//! without memory of their own. Every node lies in one chain per lane; its table sets the number of lanes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -117,8 +117,8 @@ impl Chain {
     }
 }
 
-/// Chains chosen by hash. Values of different keys can share a chain, in the order in which they were appended: who walks
-/// one compares the values themselves.
+/// Chains chosen by hash. Values of different keys can share a chain, in the order in which they were
+/// appended: a walk compares the values themselves.
 #[derive(Clone)]
 pub(super) struct Buckets {
     /// A power of two, 2 or more.
@@ -176,7 +176,7 @@ fn shift_for(chains: usize) -> u32 {
 }
 
 /// Hash of a source and the tag bits that count. Without a seed: equal histories must make equal states, and the only ones
-/// who could choose colliding tags are the ranks of the job itself.
+/// that could choose colliding tags are the ranks of the job itself.
 #[inline]
 pub(super) fn hash(space: Space, source: Option<LinkIndex>, bits: u64) -> u64 {
     let source = source.map_or(0, |link| u64::from(link.0) + 1);

@@ -49,8 +49,8 @@ impl<U> Matcher<U> {
         Ok(PostOutcome::Matched { key: MessageKey(key), message, placement, rest })
     }
 
-    /// Gives an arrived message to the receive posted first among those that take it, or else lets it wait with the
-    /// result of `payload`. `finished` says whether the caller has all of its bytes.
+    /// Gives an arrived message to the receive posted first among those that take it, or else lets it wait
+    /// with the result of `payload`. `finished`: the caller has all of its bytes.
     ///
     /// # Errors
     /// [`MatchError::UnexpectedFull`] if it would have to wait and there is no room; `payload` is not called then.
@@ -121,8 +121,8 @@ impl<U> Matcher<U> {
         Ok((message, placement))
     }
 
-    /// Takes a waiting message out, claimed or not; what is still to come of it is the caller's to swallow. `None` if
-    /// it no longer waits.
+    /// Takes a waiting message out, claimed or not; the caller has to discard the rest of it that is still to
+    /// come. `None` if it no longer waits.
     pub fn discard(&mut self, key: MessageKey) -> Option<Message<U>> {
         self.unexpected.remove(key.0)
     }
@@ -174,7 +174,8 @@ impl<U> Matcher<U> {
         self.bounds.unexpected_max.saturating_sub(self.unexpected.len())
     }
 
-    /// The posted receives, in the order of posting: what [`Matcher::restore_posted`] is called with after a dump.
+    /// The posted receives, in the order of posting: the arguments of [`Matcher::restore_posted`] after a
+    /// dump.
     pub fn posted(&self) -> impl Iterator<Item = &Receive> {
         self.posted.iter()
     }

@@ -5,9 +5,10 @@
 //! A message goes to the receive posted first of those that take it, whether addressed or from any source; a receive takes
 //! the message that arrived first of those it can take. The caller hands the messages of one link over in the order of that link.
 //!
-//! A message is matched by its envelope and may lack part of its payload, or all of it: the caller goes on assembling it under
-//! its [`MessageKey`], and under the receive's operation once that has taken it. What a waiting message carries is the
-//! caller's type `U`, and so is the bound on its bytes; here the *number* of receives and of messages is bounded.
+//! A message is matched by its envelope and may lack part of its payload, or all of it: the caller goes on
+//! assembling it under its [`MessageKey`], and under the receive's operation once that has taken it. The
+//! payload of a waiting message is the caller's type `U`, and so is the bound on its bytes; here the *number*
+//! of receives and of messages is bounded.
 //!
 //! Nothing allocates in the steady state, and equal histories make equal states: there is no hash seed.
 
@@ -81,7 +82,7 @@ pub struct Receive {
     pub op: OpId,
     /// The messages it takes.
     pub pattern: Pattern,
-    /// Room in the buffer; what a message has above it is cut off.
+    /// Room in the buffer; a longer message is cut off there.
     pub bytes_max: u64,
     /// The program's own word, given back with the completion.
     pub context: u64,

@@ -1,9 +1,9 @@
 //! Receives that wait for a message.
 //!
-//! Receives lie in buckets by source and by the tag bits that they look at. Which bits those are differs between receives,
-//! but programs use very few masks; receives with one mask, all addressed or all from any source, form a *class*. An
-//! arriving message looks into one bucket per class, and order stamps say whose receive was posted first. With one class
-//! per receive this is the plain search of a list, never worse.
+//! Receives lie in buckets by source and by the tag bits that they look at. Which bits those are differs
+//! between receives, but programs use very few masks; receives with one mask, all addressed or all from any
+//! source, form a *class*. An arriving message looks into one bucket per class, and order stamps show whose
+//! receive was posted first. With one class per receive this is the plain search of a list, never worse.
 
 use alloc::vec::Vec;
 
@@ -186,7 +186,7 @@ impl Posted {
         match self.ops.guess(op) {
             Some(index) if is_it(index) => Some(index),
             _ if self.ops.hidden == 0 => None,
-            // From both ends: a program takes back what it has posted last, or one after the other.
+            // From both ends: a program takes back its newest receive, or one after the other.
             _ => {
                 let older = self.order.walk(&self.nodes, ORDER);
                 let newer = self.order.walk_back(&self.nodes, ORDER);

@@ -381,8 +381,8 @@ fn check_flight(place: StatePart, link: &Link, queues: &Queues) -> Result<(), St
     place.equal("bytes in flight", link.flight_bytes.into(), flying)
 }
 
-/// A walk over what a link sends, oldest first: the ring without a gap, fragments of one message after each other,
-/// pieces of one payload without a gap.
+/// A walk over the frames and messages that a link sends, oldest first: the ring without a gap, fragments of
+/// one message after each other, pieces of one payload without a gap.
 struct Walk<'a> {
     port: &'a Port,
     index: LinkIndex,

@@ -6,9 +6,9 @@ use crate::link::{Flags, Link};
 use crate::port::Port;
 
 impl Port {
-    /// A peer that, if this rank cut now, could not receive everything before its own cut: of the messages whose context
-    /// `counts`, one has no number yet, or has been announced and its payload is not numbered to the end; or a CTS has no
-    /// number. What has one goes on reaching peers after the cut (R4).
+    /// A peer that, if this rank cut now, could not receive everything before its own cut. Of the messages
+    /// whose context `counts`, one has no number yet, or has been announced and its payload is not numbered
+    /// to the end. Or a CTS has no number. Numbered frames go on reaching peers after the cut (R4).
     ///
     /// The numbers could be given at the cut instead, without waiting for a window. But then the messages could not be
     /// announced any more, and CTS frames would stand behind frames for which the peer has no room (R17).

@@ -23,7 +23,7 @@ pub(crate) struct DeferredAck {
 }
 
 impl Port {
-    /// Whether an acknowledgement has been put off: the port may have more to say than its events.
+    /// Whether an acknowledgement has been put off: the port may have more to report than its events.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.deferred_ack.is_some()
@@ -40,7 +40,7 @@ impl Port {
         }
     }
 
-    /// As [`Port::poll_event`], but does not catch up: what has happened is all there.
+    /// As [`Port::poll_event`], but does not catch up: all events so far are there.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

@@ -15,7 +15,7 @@ use crate::sabotage::Rule;
 use crate::wire::{Body, Cts, Data, Eager, Rts};
 
 impl Port {
-    /// Performs a numbered frame. False: it could not be counted now and must come again.
+    /// Performs a numbered frame. False: it could not be counted now and must be retransmitted.
     pub(crate) fn deliver(
         &mut self,
         index: LinkIndex,
@@ -45,8 +45,8 @@ impl Port {
         }
     }
 
-    /// R17: whether `bytes` of unexpected payload, and so many new messages, may be kept: within the bounds, or within what
-    /// this link was promised.
+    /// R17: whether `bytes` of unexpected payload, and so many new messages, may be kept: within the bounds,
+    /// or within the promise to this link.
     fn has_room(&self, index: LinkIndex, bytes: usize, messages: u16) -> bool {
         let link = &self.links[index.0 as usize];
         let bounds = self.unexpected_bytes + bytes <= self.config.unexpected_bytes_max

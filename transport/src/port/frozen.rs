@@ -43,7 +43,8 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Of a port that receives at this address: what leaves the host is authenticated as a whole, and `least` counts within it.
+    /// Of a port that receives at this address: frames that leave the host are authenticated as a whole, and
+    /// `least` counts within it.
     #[must_use]
     pub fn at(address: IpAddr, least: AuthLevel) -> Reach {
         let network = !address.is_loopback();
@@ -191,7 +192,7 @@ impl FrozenPort {
             link.peer_window_bytes = window_bytes;
             link.peer_window_frames = window_frames;
             link.congestion_bytes = congestion_bytes;
-            // What the peer had in flight by the promises of the old life comes again.
+            // The peer retransmits frames that it had in flight by the promises of the old life.
             link.promised_bytes = port.config.link_window_bytes;
             link.promised_frames = promised_frames;
             link.peer_pause = 0;

@@ -1,8 +1,8 @@
 //! A port: one endpoint of a process, with its links, its operations and its matching.
 //!
 //! The contract: after any call that takes `now`, call [`Port::poll_event`] until it is empty, then
-//! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at most. What
-//! each of the three answers may change with any other call, and only then.
+//! [`Port::poll_transmit`] for every rail until it answers `None`, then sleep until [`Port::poll_timeout`] at
+//! most. The answers of the three may change with any other call, and only then.
 
 mod broken_links;
 mod cache_warmup;
@@ -457,7 +457,7 @@ impl Port {
         self.make_ready(source);
     }
 
-    /// Takes back a receive that nothing has been matched to: no event follows, the answer says it all.
+    /// Takes back a receive that nothing has been matched to: no event follows, the answer is complete.
     pub fn cancel(&mut self, op: OpId) -> bool {
         self.matcher.cancel(op).is_some()
     }
@@ -522,7 +522,7 @@ impl Port {
         true
     }
 
-    /// Whether [`Port::poll_event`] has something to say.
+    /// Whether [`Port::poll_event`] has an event.
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
@@ -571,13 +571,14 @@ impl Port {
         OpId(self.next_op)
     }
 
-    /// Whether [`Port::poll_transmit`] may have something to say; false is certain.
+    /// Whether [`Port::poll_transmit`] may have a frame; false is certain.
     #[must_use]
     pub fn wants_to_transmit(&self) -> bool {
         !self.ready.is_empty() || CHECKPOINTABLE && self.news_due
     }
 
-    /// Whether a send on this link, with this much copied payload, would find room now. A broken link has room: the send says what is wrong.
+    /// Whether a send on this link, with this much copied payload, would find room now. A broken link has
+    /// room: the send reports the error.
     #[must_use]
     pub fn can_send(&self, link: LinkIndex, copied_bytes: usize) -> bool {
         let Some(entry) = self.links.get(link.0 as usize) else { return false };

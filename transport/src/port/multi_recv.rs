@@ -18,9 +18,10 @@ pub(crate) struct MultiRecv {
 /// The end of a buffer that gets no more messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
-    /// Messages that it has taken are still to come into it: the last one's event says that it is finished.
+    /// Messages that it has taken are still to come into it: the last one's event reports that it is
+    /// finished.
     WithTheLastMessage,
-    /// Nothing comes into it, and no event says so.
+    /// Nothing comes into it, and no event reports that.
     AtOnce,
 }
 
@@ -67,7 +68,7 @@ impl Port {
         over && used_up
     }
 
-    /// What a frozen port shows of a buffer that is used up: every message that is still to come into it says so.
+    /// Marks every message that is still to come into a used-up buffer, so that a frozen port shows this.
     pub(crate) fn tell_used_up(&mut self) {
         if self.multi_recv.values().all(|multi_recv| !multi_recv.used_up) {
             return;
@@ -88,7 +89,7 @@ impl Port {
 }
 
 impl FrozenPort {
-    /// Counts anew what the buffers of a loaded port still wait for.
+    /// Counts anew the messages for which the buffers of a loaded port still wait.
     pub(crate) fn recount_multi_recv(&mut self) {
         let port = &mut self.port;
         for queues in port.links.iter().filter_map(|link| link.queues.as_ref()) {

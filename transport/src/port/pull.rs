@@ -1,9 +1,9 @@
 //! R11: payloads that their receiver pulls out of the sender's memory.
 //!
-//! An RTS that leaves over a rail within the host says where its payload lies, and there it stays as it is until the
-//! sender has the CTS. So when a receive has matched, the shell pulls first, piece by piece, and the CTS waits for its
-//! number. When all is there, an empty CTS informs the sender; if the payload is not available, the CTS asks for
-//! frames, as it would have without all this.
+//! An RTS that leaves over a rail within the host contains the place of its payload, and there it stays as it
+//! is until the sender has the CTS. So when a receive has matched, the shell pulls first, piece by piece, and
+//! the CTS waits for its number. When all is there, an empty CTS informs the sender; if the payload is not
+//! available, the CTS asks for frames, as it would have without all this.
 //!
 //! No image knows of it: a port that is frozen in the middle has a CTS without a number, and a port that is loaded from
 //! that requests frames.
@@ -35,7 +35,7 @@ impl Queues {
         }
     }
 
-    /// Where the payload of an RTS lies, if its sender has said so; for the last time.
+    /// Where the payload of an RTS lies, if its sender has sent that; for the last time.
     fn take_place(&mut self, peer_op: OpId) -> Option<u64> {
         let at = self.places.iter().position(|(op, _)| *op == peer_op)?;
         self.places.remove(at).map(|(_, place)| place)
@@ -69,14 +69,14 @@ impl Port {
         }
     }
 
-    /// Whether [`Port::next_pull`] may have something to say; false is certain.
+    /// Whether [`Port::next_pull`] may have a piece; false is certain.
     #[must_use]
     pub fn wants_to_pull(&self) -> bool {
         !self.pulling.is_empty()
     }
 
-    /// The next piece, of at most `bytes_max` bytes, that the shell should pull; [`Port::pulled`] says what has become of it. Until then the
-    /// same is answered again.
+    /// The next piece, of at most `bytes_max` bytes, that the shell should pull; [`Port::pulled`] reports its
+    /// outcome. Until then the same is answered again.
     pub fn next_pull(&mut self, bytes_max: u64) -> Option<Pull> {
         loop {
             let link = *self.pulling.front()?;

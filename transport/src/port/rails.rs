@@ -132,7 +132,8 @@ impl Port {
         }
     }
 
-    /// Another NIC has taken the rail's place at its address: what was sent over the old one may be lost, and all paths have to be set anew.
+    /// Another NIC has taken the rail's place at its address: frames sent over the old one may be lost, and
+    /// all paths have to be set anew.
     pub fn change_rail(&mut self, rail: RailIndex, frame_bytes_max: usize) {
         assert!(frame_bytes_max > HEAD_BYTES_MAX, "frames of {frame_bytes_max} bytes hold no payload");
         if let Some(entry) = self.rails.get_mut(usize::from(rail.0)) {
@@ -166,13 +167,13 @@ impl Port {
         links.filter_map(|(_, link)| longest_of(link)).max().unwrap_or(0)
     }
 
-    /// Says where the peer of `link` is reached over `rail`, with frames as long as the rail takes.
+    /// Sets the address of the peer of `link` on `rail`, with frames as long as the rail takes.
     pub fn set_path(&mut self, link: LinkIndex, rail: RailIndex, address: AddressId) {
         let longest = self.rails.get(usize::from(rail.0)).map_or(0, |rail| rail.frame_bytes_max);
         self.set_path_limited(link, rail, address, longest);
     }
 
-    /// Says where the peer of `link` is reached over `rail`, and how long frames on that path may be.
+    /// Sets the address of the peer of `link` on `rail`, and how long frames on that path may be.
     pub fn set_path_limited(
         &mut self,
         link: LinkIndex,

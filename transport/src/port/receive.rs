@@ -159,7 +159,7 @@ impl Port {
         }
     }
 
-    /// R3: nothing that a frame of a higher epoch says has any effect before our rank has cut.
+    /// R3: nothing in a frame of a higher epoch has any effect before our rank has cut.
     fn passes_higher_epoch(
         &mut self,
         known: Option<LinkIndex>,
@@ -211,7 +211,8 @@ impl Port {
         }
     }
 
-    /// R23: takes over what the frame says about its sender: identity, link index, epoch. Makes the link at first contact.
+    /// R23: takes over the frame's facts about its sender: identity, link index, epoch. Makes the link at
+    /// first contact.
     fn learn(
         &mut self,
         known: Option<LinkIndex>,
@@ -237,7 +238,8 @@ impl Port {
         if CHECKPOINTABLE && frame.header.epoch > link.peer_epoch {
             link.peer_epoch = frame.header.epoch;
             if frame.header.epoch == self.epoch {
-                // The peer has cut only now: until then it had to drop what we sent after our own cut (R3).
+                // The peer has cut only now: until then it had to drop the frames that we sent after our own
+                // cut (R3).
                 link.lose_all(true);
                 link.recovery.back_off = 0;
                 self.make_ready(index);
@@ -403,7 +405,8 @@ impl Port {
                 Piece::Placed(held.payload_bytes)
             };
             if !self.deliver(index, held.body, payload, buffers) {
-                // It cannot be counted now and comes again; its slot is gone, those behind it are in step.
+                // It cannot be counted now and is retransmitted; its slot is gone, those behind it are in
+                // step.
                 return;
             }
             self.count(index, held.payload_bytes, now);
@@ -431,7 +434,8 @@ impl Port {
         self.make_ready(index);
     }
 
-    /// R16: what the frame acknowledges. False if it acknowledges what was never sent: nothing of it counts then.
+    /// R16: the frame's acknowledgement. False if it acknowledges a number that was never sent: nothing of it
+    /// counts then.
     fn acknowledgement(&mut self, index: LinkIndex, header: &Header, numbers: Numbers, now: u64) -> bool {
         let link = &mut self.links[index.0 as usize];
         let ack = expand_sequence(link.acked, header.ack);
@@ -450,7 +454,7 @@ impl Port {
         true
     }
 
-    /// Frees everything before `ack`, marks what `selective` reports, and looks for losses.
+    /// Frees everything before `ack`, marks the frames that `selective` reports, and looks for losses.
     pub(crate) fn acknowledge(
         &mut self,
         index: LinkIndex,
@@ -608,7 +612,7 @@ impl Port {
         }
     }
 
-    /// R20, a STOPPED hint: soft state. What was in flight is not lost, only late.
+    /// R20, a STOPPED hint: soft state. Frames in flight are not lost, only late.
     fn peer_stopped(&mut self, index: LinkIndex, pause: u64, expected_ns: u64, now: u64) {
         let link = &mut self.links[index.0 as usize];
         if pause <= link.peer_pause {
@@ -623,7 +627,7 @@ impl Port {
     }
 }
 
-/// Whether a piece lies inside what was granted.
+/// Whether a piece lies inside the granted range.
 pub(crate) fn fits(offset: u64, bytes: usize, granted: u64) -> bool {
     offset.checked_add(bytes as u64).is_some_and(|end| end <= granted)
 }

@@ -10,7 +10,8 @@ use crate::port::Port;
 use crate::wire::{Body, Frame};
 
 impl Port {
-    /// R10: what the peer says it has must lie between the oldest frame that we hold and the next that we would send.
+    /// R10: the peer's reported number must lie between the oldest frame that we hold and the next that we
+    /// would send.
     pub(crate) fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64) -> bool {
         let link = &self.links[index.0 as usize];
         let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
@@ -22,7 +23,7 @@ impl Port {
         false
     }
 
-    /// The first frame heard after a restart carries what the peer has (R10).
+    /// The first frame heard after a restart carries the number that the peer expects (R10).
     pub(crate) fn finish_resync(&mut self, index: LinkIndex, frame: &Frame<'_>, now: u64) -> bool {
         let peer_expected = match frame.body {
             Body::Resync(resync) => resync.expected,
@@ -52,7 +53,7 @@ impl Port {
     fn unnumber(&mut self, index: LinkIndex) {
         let link = &mut self.links[index.0 as usize];
         link.next = link.acked;
-        // R4: a number that is given out again does not name what it named at our cut.
+        // R4: a number that is given out again does not name the frame that it named at our cut.
         link.before_cut.next = link.before_cut.next.min(link.next);
         link.flight_bytes = 0;
         link.copied_bytes = 0;

@@ -51,7 +51,7 @@ impl Port {
                 return false;
             }
         }
-        // R16: what it acknowledges is nothing new, and nothing waits to leave.
+        // R16: its acknowledgement is not new, and nothing waits to leave.
         let has_nothing_to_do = link.has_nothing_to_do();
         let tells_nothing = ack == link.acked && has_nothing_to_do;
         let eager = frame.eager();

@@ -27,7 +27,8 @@ impl Port {
         }
     }
 
-    /// R5 out: what has been reported as received out of order is thrown away, as if it were acknowledged for good.
+    /// R5 out: frames that have been reported as received out of order are discarded, as if they were
+    /// acknowledged for good.
     pub(crate) fn free_selected(&mut self, index: LinkIndex) {
         let Some(queues) = &mut self.links[index.0 as usize].queues else { return };
         for (frame, sent) in queues.frames.iter().zip(&queues.sent) {

@@ -18,7 +18,7 @@ pub struct Unsettled {
 }
 
 impl Port {
-    /// Ends our direction of a link: no further sends; a close follows what is waiting (R12).
+    /// Ends our direction of a link: no further sends; a close follows the waiting messages (R12).
     pub fn close_link(&mut self, link: LinkIndex) {
         if let Some(entry) = self.links.get_mut(link.0 as usize) {
             entry.flags.insert(Flags::CLOSING);
@@ -72,8 +72,8 @@ impl Port {
         self.links.iter().filter(|link| !link.needs_nothing_more()).map(|link| link.peer)
     }
 
-    /// The final counters of every link that was used: what a keeper needs to answer for this port once it is closed
-    /// (R12).
+    /// The final counters of every link that was used: a keeper needs them to answer for this port once it is
+    /// closed (R12).
     pub fn final_counters(&self) -> impl Iterator<Item = FinalCounters> {
         self.links.iter().filter(|link| link.has_history()).map(|link| FinalCounters {
             peer: link.peer,

@@ -1,8 +1,8 @@
-//! The state of a frozen port as plain data: what an image has to hold (R5), and nothing else.
+//! The state of a frozen port as plain data: the state that an image has to hold (R5), and nothing else.
 //!
-//! [`PortState`] owns it, for loading and comparing. [`FrozenPort::links`] and its neighbours show it in place, for
-//! dumping at the speed of memory. Not part of it: what came out of turn, selective acknowledgements, the peers' link
-//! indexes, rails, addresses, round-trip and congestion state, deadlines.
+//! [`PortState`] owns it, for loading and comparing. [`FrozenPort::links`] and its neighbours show it in
+//! place, for dumping at the speed of memory. Not part of it: frames that came out of turn, selective
+//! acknowledgements, the peers' link indexes, rails, addresses, round-trip and congestion state, deadlines.
 
 use alloc::vec::Vec;
 

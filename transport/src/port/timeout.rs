@@ -1,4 +1,4 @@
-//! Waking up: what is due, and when to come back.
+//! Waking up: work that is due, and when to come back.
 
 use core::cmp::Reverse;
 
@@ -28,7 +28,7 @@ impl Port {
         self.deadlines.peek().is_some_and(|Reverse((at, _))| *at <= now)
     }
 
-    /// Does what has become due. Costs nothing while nothing is.
+    /// Handles timeouts that have become due. Costs nothing while none has.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.catch_up();
         let now = self.port_time(now);
@@ -62,7 +62,8 @@ impl Port {
             // The pause should be over: ask. Acknowledgements owed before are owed from now on.
             link.timers.stopped = NEVER;
             link.timers.probe = now;
-            // What was waiting for the end of the pause need not be what a probe asks about.
+            // Traffic that waited for the end of the pause may differ from the traffic that a probe asks
+            // about.
             self.make_ready(index);
         }
         let link = &mut self.links[index.0 as usize];

@@ -99,8 +99,8 @@ impl Port {
         None
     }
 
-    /// After a thaw: a frame to every peer that may be waiting for us ends its wait (STOPPED), and carries our epoch: what
-    /// it sent before our cut comes again at once (R3).
+    /// After a thaw: a frame to every peer that may be waiting for us ends its wait (STOPPED), and carries
+    /// our epoch: the peer retransmits at once the frames that it sent before our cut (R3).
     fn tell_news(&mut self, now: u64) {
         self.news_due = false;
         let recent = now.saturating_sub(nanos(SLOW_AFTER));
@@ -248,7 +248,7 @@ impl Port {
             // Cut when the link had only rails with longer frames: it waits for one of them.
             return None;
         }
-        // R24: what one rail has lost goes over another.
+        // R24: a frame that one rail has lost goes over another.
         if sent.rail == rail.0 && self.has_other_way(index, rail, frame_bytes, now) {
             return None;
         }
@@ -402,8 +402,8 @@ impl Port {
         Some(self.number(index, kept, &body, start, source, rail, now, frame))
     }
 
-    /// Up to where the ring has been handed to frames: what a frame without copied payload records, so that its
-    /// acknowledgement frees what came before it.
+    /// Up to where the ring has been handed to frames. A frame without copied payload records this, so that
+    /// its acknowledgement frees the part before it.
     fn ring_end(&self, index: LinkIndex) -> u64 {
         let Some(queues) = &self.links[index.0 as usize].queues else { return 0 };
         queues.frames.back().map_or(queues.copied.start(), FrameRecord::ring_end)
@@ -441,7 +441,8 @@ impl Port {
             || copied_bytes as usize + self.config.eager_bytes_max > link.peer_window_bytes as usize
     }
 
-    /// Keeps what a frame carries that is the link's next transmission, until it is acknowledged. Returns its number.
+    /// Keeps the contents of a frame that is the link's next transmission, until it is acknowledged. Returns
+    /// its number.
     pub(super) fn keep(&mut self, index: LinkIndex, kept: FrameRecord, rail: RailIndex, now: u64) -> u64 {
         let payload_bytes = kept.bytes.get();
         let copied_bytes_max = self.config.link_copied_bytes_max;
@@ -512,8 +513,8 @@ impl Port {
             Number::Of { number, .. } => number,
             Number::None(_) => past.map_or(link.next, |before| before.next),
         };
-        // R4: what is numbered and counted, as it was before our cut or as it is now; never a mixture of both. Transmission, echo, windows
-        // and contact are always those of now, for they say nothing of either.
+        // R4: numbers and counts, as they were before our cut or as they are now; never a mixture of both.
+        // Transmission, echo, windows and contact are always those of now, for they carry neither.
         let (epoch, expected, selective) = match past {
             Some(before) => (link.peer_epoch, before.expected, 0),
             None => {
@@ -546,7 +547,8 @@ impl Port {
         }
         let body_bytes = body.emit(&mut frame[at..]);
         at += body_bytes;
-        // What a peer that has not cut cannot read is no answer to it: that one comes in a frame of its own.
+        // A peer that has not cut cannot read this frame, so it is no answer: the answer is sent in a frame
+        // of its own.
         let answers = before.is_none() || matches!(numbered, Number::None(Unnumbered::Now));
         if answers {
             link.answer();

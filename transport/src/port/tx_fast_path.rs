@@ -15,10 +15,12 @@ use crate::wire::{Eager, Flags as HeaderFlags, Header, Kind, SINGLE_HEAD_BYTES, 
 use crate::{config, wire};
 
 impl Port {
-    /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame, which it writes into `frame` and gives to
-    /// `hand` with the address that it goes to: exactly what [`Port::send`] and then [`Port::poll_transmit`] would do if nothing else waits, but that the
-    /// frame is on its way before the port writes down what it has sent. `hand` says when that was: nothing before needs to know. `None`: something waits,
-    /// or something about the link, the window or the rails wants the slow path; nothing has happened then.
+    /// Sends a message over `rail`, which ends at this host or is the only one to the peer, in one frame. It
+    /// writes the frame into `frame` and gives it to `hand` with the address that it goes to. The effect is
+    /// exactly that of [`Port::send`] and then [`Port::poll_transmit`] if nothing else waits, but the frame
+    /// is on its way before the port writes down that it was sent. `hand` reports the time of that: nothing
+    /// before needs to know. `None`: something waits, or something about the link, the window or the rails
+    /// wants the slow path; nothing has happened then.
     #[inline]
     pub fn send_fast(
         &mut self,

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | 0 | 8 | from | port that sends |
 //! | 8 | 8 | to | port that is meant; a frame for another port is dropped |
-//! | 16 | 4 | link | index of the link at the sender: what the answer shall carry |
+//! | 16 | 4 | link | index of the link at the sender: the answer carries it |
 //! | 20 | 4 | reserved | zero |
 //! | 24 | 1 | address length | at most 28 |
 //! | 25 | 3 | reserved | zero |

@@ -18,7 +18,7 @@ pub(super) const BYTES: usize = 16;
 pub struct Cts {
     /// Operation that was announced.
     pub operation: OpId,
-    /// Bytes wanted, at most what was announced.
+    /// Bytes wanted, at most the announced ones.
     pub total: u64,
 }
 

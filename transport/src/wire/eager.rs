@@ -2,7 +2,7 @@
 //!
 //! | offset | bytes | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 8 | tag | what receives match on |
+//! | 0 | 8 | tag | receives match on it |
 //! | 8 | 8 | data | user data beside the payload |
 //! | 16 | 8 | total | bytes of the whole message |
 //! | 24 | 1 | space | matching space |

@@ -181,7 +181,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes a received frame apart and checks every length against what came.
+    /// Takes a received frame apart and checks every length against the received bytes.
     ///
     /// # Errors
     /// [`Malformed`], with the expected and the found value.

@@ -3,7 +3,7 @@
 //! | offset | bytes | field | meaning |
 //! |---|---|---|---|
 //! | 0 | 8 | operation | of the sender |
-//! | 8 | 8 | tag | what receives match on |
+//! | 8 | 8 | tag | receives match on it |
 //! | 16 | 8 | data | user data beside the payload |
 //! | 24 | 8 | total | bytes of the whole message |
 //! | 32 | 1 | space | matching space |

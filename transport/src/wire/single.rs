@@ -18,7 +18,7 @@ pub(crate) struct Single<'a> {
 }
 
 impl<'a> Single<'a> {
-    /// `None`: the frame is another one, or malformed; [`super::Frame::parse`] says what it is.
+    /// `None`: the frame is another one, or malformed; [`super::Frame::parse`] decides.
     #[inline]
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Single<'a>> {
         let (header, rest) = header::Raw::ref_from_prefix(bytes).ok()?;

@@ -6,7 +6,7 @@ use core::arch::x86_64::{
 
 cpufeatures::new!(aes_instructions, "aes");
 
-/// Bits that the tag covers, and bits of the tag: what is mixed in at the end.
+/// Bits that the tag covers, and bits of the tag: both are mixed in at the end.
 const SIZES: [i64; 2] = [128 * 8, 16 * 8];
 
 /// The constants C0 and C1, the Fibonacci numbers modulo 256.

@@ -41,14 +41,14 @@ fn a_frame_lost_before_the_cut_reaches_a_peer_that_has_not_cut() {
     world.pump();
     cut(&mut world, 0, 1);
     world.fate = Box::new(|_, _, frame, _| {
-        // Only what is of the old epoch gets through: what the peer receives, it receives without a cut.
+        // Only frames of the old epoch get through: the peer receives them without a cut.
         if frame.header.epoch > Epoch(0) { Fate::Lose } else { Fate::Deliver }
     });
     let op = world.receive(1, None, Some(1), 100);
     world.run(50 * MS);
     assert_eq!(world.received(1), [(op, 1, 6)]);
     assert!(!cut_required(&world, 1));
-    // What is sent after the cut is of the new epoch, and makes the peer cut.
+    // A frame sent after the cut is of the new epoch, and makes the peer cut.
     world.fate = Box::new(|_, _, _, _| Fate::Deliver);
     world.send(0, 1, 2, b"after");
     world.receive(1, None, Some(2), 100);
@@ -101,7 +101,7 @@ fn what_is_said_of_before_the_cut_names_the_numbers_of_before_the_cut() {
     for tag in 2..5 {
         world.send(0, 1, tag, b"numbered after the cut");
     }
-    // What the peer sends again is acknowledged again.
+    // A retransmission of the peer is acknowledged again.
     world.run(50 * MS);
     world.fate = Box::new(|_, _, _, _| Fate::Deliver);
     let past: Vec<_> = past.iter().collect();
@@ -158,7 +158,7 @@ fn cut_before_the_resync(late: impl FnOnce(&mut World)) -> World {
     }
     cut(&mut world, 0, 1);
     world.nodes[1].events.clear();
-    // Nothing of the new epoch gets through: what the second learns, it learns before its cut.
+    // Nothing of the new epoch gets through: the second learns everything before its cut.
     world.fate =
         Box::new(|_, _, frame, _| if frame.header.epoch > Epoch(0) { Fate::Lose } else { Fate::Deliver });
     world
@@ -209,7 +209,7 @@ fn a_port_knows_which_messages_a_cut_would_keep_from_their_receivers() {
     let unreceived = |world: &World, context: u64| {
         world.nodes[0].port.as_ref().unwrap().unreceived(|found| found == context)
     };
-    // Messages have the context of their tag and 1000. To itself a rank can send what it wants.
+    // Messages have the context of their tag and 1000. To itself a rank can send anything.
     world.send(0, 0, 1, b"to itself");
     world.send_user(0, 0, 2, vec![1; 5000]);
     assert_eq!((unreceived(&world, 1001), unreceived(&world, 1002)), (None, None));

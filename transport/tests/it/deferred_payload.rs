@@ -45,8 +45,8 @@ impl Buffers for Memory<'_> {
     }
 }
 
-/// Sends one announced message; every frame of `unreachable` (counted from 0) has a payload that is gone when it is handled, and every
-/// frame of `lost` is lost. Returns what was received, and the receiver.
+/// Sends one announced message; every frame of `unreachable` (counted from 0) has a payload that is gone when
+/// it is handled, and every frame of `lost` is lost. Returns the received payload, and the receiver.
 fn pulled(auth: AuthLevel, unreachable: &[u32], lost: &[u32]) -> (Option<Vec<u8>>, Port) {
     let (mut a, mut b) = (port(0, auth), port(1, auth));
     let link = a.connect(PortId::of_rank(Rank(1), 0));
@@ -119,7 +119,8 @@ fn a_payload_is_brought_to_its_place() {
     assert_eq!(b.counters().dropped_malformed, 0);
 }
 
-/// R11: what was read from a payload that its sender has taken back is not counted, in its turn or out of it, and comes again.
+/// R11: bytes read from a payload that its sender has taken back are not counted, in their turn or out of it,
+/// and are retransmitted.
 #[test]
 fn a_payload_that_is_gone_does_not_count_and_comes_again() {
     for (unreachable, lost) in [(&[0][..], &[][..]), (&[3, 4, 9], &[]), (&[5, 6, 24], &[2])] {

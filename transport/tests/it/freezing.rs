@@ -13,7 +13,7 @@ const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a network rule has noted.
+/// The notes of a network rule.
 type Notes<T> = Rc<RefCell<Vec<T>>>;
 
 fn silence(event: &Event) -> bool {
@@ -188,7 +188,7 @@ fn if_the_end_of_a_pause_is_lost_the_peer_asks_after_the_stated_time() {
     let frozen = world.freeze(1);
     world.run(DELAY);
     let stopped = world.now;
-    // All that the thawed port says by itself is lost.
+    // All frames that the thawed port sends by itself are lost.
     let times: Notes<(usize, bool)> = Notes::default();
     let note = Rc::clone(&times);
     world.fate = Box::new(move |from, _, _, _| {
@@ -375,7 +375,7 @@ fn frames_sent_again_carry_the_present_epoch_once_the_peer_has_cut_too() {
     world.run(10 * MS);
     cut(&mut world, 0, 1);
     cut(&mut world, 1, 1);
-    // The peer says something, and with it that it has cut.
+    // The peer sends something, and shows with it that it has cut.
     world.receive(0, None, None, 100);
     world.send(1, 0, 2, b"of epoch 1");
     world.run(MS);

@@ -1,4 +1,4 @@
-//! R20: a port that pauses says so, and nothing depends on it.
+//! R20: a port that pauses announces that, and nothing depends on it.
 
 use std::time::Duration;
 

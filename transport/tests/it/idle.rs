@@ -13,7 +13,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const IDLE: usize = 2000;
 const ROUNDS: u64 = 20;
 
-/// Node 0 talks to node 1 after it has heard `idle` others, long ago. What it said meanwhile, by the world's transcript.
+/// Node 0 talks to node 1 after it has heard `idle` others, long ago. Returns its frames meanwhile, by the
+/// world's transcript.
 fn conversation(idle: usize) -> (World, String) {
     let mut world = World::new(2 + idle, &config(), 1500);
     for peer in 1..2 + idle {

@@ -334,8 +334,8 @@ fn a_buffer_for_several_messages_is_finished_when_nothing_more_comes() {
     }
 }
 
-/// R18: a buffer for several messages that is taken back is finished when what it has taken has come, also if the port comes from an image. What
-/// follows waits for another receive.
+/// R18: a buffer for several messages that is taken back is finished when the messages that it has taken have
+/// come, also if the port comes from an image. Later messages wait for another receive.
 #[test]
 fn a_buffer_that_is_taken_back_keeps_the_messages_on_their_way_into_it() {
     for restarted in [false, true] {
@@ -554,7 +554,7 @@ fn a_lost_path_is_done_without() {
     assert!(network > 10, "the last path of a link stays: {network}");
 }
 
-/// R21: what needs no tag within the host is a stranger's anywhere else.
+/// R21: a frame that needs no tag within the host is a stranger's anywhere else.
 #[test]
 fn a_frame_without_a_tag_counts_only_within_the_host() {
     let mut world = World::on_one_host();
@@ -632,7 +632,7 @@ fn room_that_an_announced_message_leaves_is_told_to_the_others() {
     }
 }
 
-/// R23: how many peers there are is not for a peer to say.
+/// R23: a peer does not decide how many peers there are.
 #[test]
 fn a_peer_too_many_is_not_heard() {
     let mut world = World::new(2, &config(), 1500);

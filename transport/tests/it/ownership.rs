@@ -56,7 +56,7 @@ fn buffers_are_left_alone_before_and_after_their_operations() {
                 break;
             }
         }
-        // What is still on its way finds nothing to write to.
+        // Frames that are still on their way find nothing to write to.
         world.run(200 * MS);
         take_back(&mut world, &mut received);
         received.sort();

@@ -1,4 +1,4 @@
-//! R21, R22: what has been sent once is no sign of life when it is sent again.
+//! R21, R22: a frame is no sign of life when it is sent a second time.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn acquainted() -> World {
     world
 }
 
-/// Runs for a while; returns what node 1 has sent to node 0.
+/// Runs for a while; returns the frames that node 1 has sent to node 0.
 fn recorded(world: &mut World, time: Duration) -> Vec<Vec<u8>> {
     let (mut heard, until) = (Vec::new(), world.now + time);
     loop {
@@ -106,7 +106,8 @@ fn acknowledgements_do_not_follow_a_frame_sent_again_to_its_rail() {
     assert_eq!(rails, [0], "one acknowledgement, to where the peer was heard");
 }
 
-/// R3: a peer of a higher epoch, which must not be heard otherwise, is not silent; what it has sent once says that once.
+/// R3: a peer of a higher epoch, which must not be heard otherwise, is not silent; a frame of it is a sign of
+/// life only once.
 #[test]
 fn a_peer_of_a_higher_epoch_is_heard_to_live_and_no_longer_than_it_does() {
     let mut world = acquainted();

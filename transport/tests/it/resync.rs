@@ -219,7 +219,7 @@ fn reports_of_the_old_life_are_not_delivered_in_the_new_one() {
     assert_ne!(op, OpId(0));
 }
 
-/// Ranks go on elsewhere: what lay within one host goes over a network, where tags cover the payload, too.
+/// Ranks continue elsewhere: links within one host now go over a network, where tags cover the payload, too.
 #[test]
 fn a_restarted_port_understands_its_peers_by_how_they_are_reached_now() {
     let mut world = World::new(1, &config(), 1500);

@@ -97,7 +97,7 @@ fn state(world: &mut World) -> String {
     state
 }
 
-/// R5, R14, R17: what is sent by the fast path is in an image, and comes again, like all else.
+/// R5, R14, R17: a message sent by the fast path is in an image, and is retransmitted, like all others.
 fn writes_the_frame_and_leaves_the_state_of_the_long_way(make: fn() -> World, rail: RailIndex) {
     let (mut one, mut other) = (make(), make());
     for (tag, bytes) in [(10, 0), (11, 1), (12, 8), (13, 128), (14, 700)] {
@@ -112,7 +112,7 @@ fn writes_the_frame_and_leaves_the_state_of_the_long_way(make: fn() -> World, ra
         assert!(!one.port(0).wants_to_transmit());
     }
     assert_eq!(state(&mut one), state(&mut other));
-    // None of those frames has arrived: all come again by themselves, in either world.
+    // None of those frames has arrived: all are retransmitted by themselves, in either world.
     for world in [&mut one, &mut other] {
         let ops: Vec<_> = (0..6).map(|_| world.receive(1, None, None, 1000)).collect();
         // A message in another space waits for none.
@@ -158,7 +158,7 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
             assert!(again.is_none(), "a frame that has just left is not lost");
             assert!(port.poll_timeout().is_some_and(|due| due > now));
             let told = port.next_event().expect("what the acknowledgement says");
-            // For what follows: that one arrives, too.
+            // For the frames that follow: that one arrives, too.
             let Node { port, memory, .. } = &mut world.nodes[1];
             let port = port.as_mut().expect("it runs");
             port.handle_frame(now, NETWORK, &frame[..HEAD_BYTES + 8], memory);
@@ -328,7 +328,7 @@ fn a_full_window_is_respected() {
     };
     refused("the window is full", full, 8, WITHIN);
     let mut world = full();
-    // All of them are lost, and come again.
+    // All of them are lost, and retransmitted.
     world.run(40 * MS);
     assert!(world.port(0).is_settled());
 }

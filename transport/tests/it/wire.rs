@@ -1,4 +1,5 @@
-//! The bytes of every kind of frame, and everything that is not a frame. R14, R21, R23: what a header carries.
+//! The bytes of every kind of frame, and everything that is not a frame. R14, R21, R23: the contents of a
+//! header.
 #![expect(clippy::cast_possible_truncation, reason = "test data")]
 
 use transport::wire::{
@@ -171,7 +172,8 @@ fn every_refusal_says_what_was_expected_and_what_came() {
     );
 }
 
-/// The byte table of docs/reference/protocol.md matches the code: each field is written where the table says.
+/// The byte table of docs/reference/protocol.md matches the code: each field is written at its place in the
+/// table.
 #[test]
 fn the_documented_header_is_the_real_one() {
     let document = include_str!("../../../docs/reference/protocol.md");

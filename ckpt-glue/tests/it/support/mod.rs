@@ -63,7 +63,7 @@ pub(crate) struct Store {
     pub(crate) decisions: Vec<Decision>,
     pub(crate) refuse_below: u32,
     pub(crate) fail_commits: bool,
-    /// What is committed cannot be restored.
+    /// Committed generations cannot be restored.
     pub(crate) is_unreadable: bool,
 }
 
@@ -162,7 +162,7 @@ impl World {
         writeln!(self.transcript, "{ms}ms {line}").unwrap();
     }
 
-    /// What has been written down since the last call.
+    /// The transcript since the last call.
     pub(crate) fn take_transcript(&mut self) -> String {
         std::mem::take(&mut self.transcript)
     }

@@ -122,7 +122,7 @@ impl<'a> Numbers<'a> {
         Answer { number: self.long(), depends: self.epoch(), effect, text: self.text() }
     }
 
-    /// What a rank has done over PMI.
+    /// A sample of a rank's state in PMI.
     pub(crate) fn rank_state(&mut self) -> RankState {
         RankState {
             name: self.text(),

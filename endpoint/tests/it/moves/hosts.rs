@@ -23,7 +23,7 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What a port's rail goes over.
+/// The NIC of a port's rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nic {
     Udp,
@@ -97,7 +97,7 @@ impl Host {
     }
 }
 
-/// Two hosts with a pair of devices between them; else what is missing.
+/// Two hosts with a pair of devices between them; else the missing part.
 fn hosts() -> Result<[Host; 2], String> {
     let none = |error| format!("no namespaces of one's own: {error}");
     let [a, b] = [Host::new(0).map_err(none)?, Host::new(1).map_err(none)?];

@@ -30,7 +30,7 @@ const MESSAGES: u64 = 12;
 const AHEAD: u64 = 5;
 /// Bytes of a port's section at which a payload is in it.
 const PAYLOAD_BYTES: usize = 60_000;
-/// What some rails do to frames.
+/// The faults of some rails.
 const LOSSY: &str = "loss=2%,dup=2%,reorder=2%,late=5%,seed=11";
 
 /// A process's instructions.
@@ -232,7 +232,7 @@ fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
             break;
         }
     }
-    // What had come twice would be there without a receive by now, or come soon.
+    // A second copy of a message would be there without a receive by now, or arrive soon.
     let any = Pattern { space: Space(0), source: None, tag: 0, ignore: u64::MAX };
     for _ in 0..50 {
         assert_eq!(orders.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
@@ -338,7 +338,7 @@ fn lives(hosts: &[Host; 2], faults: &str, nics: impl Iterator<Item = [Nic; 2]>) 
             sent = sent.max(of.parse().expect("a number"));
             with_payload += u32::from(bytes.parse::<usize>().expect("a number") > PAYLOAD_BYTES);
         }
-        // What they do from here on is lost.
+        // Their messages from here on are lost.
         std::thread::sleep(Duration::from_millis((life % 7).into()));
         drop(both);
         ended = nics;

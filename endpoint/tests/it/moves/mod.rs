@@ -31,7 +31,7 @@ fn open_with(host: &Host, nic: Nic, key: &JobKey) -> End {
     End::new(host.rank, endpoint, LinkIndex(0), LENGTHS)
 }
 
-/// What one move of a port took; opening the new NIC, which is the kernel's, is not in it.
+/// The time of one move of a port, without opening the new NIC, which is the kernel's part.
 struct Took {
     from: Nic,
     to: Nic,
@@ -244,7 +244,7 @@ fn rails_are_handed_over_between_udp_and_af_xdp_under_traffic() {
     on_hosts("rails_are_handed_over_between_udp_and_af_xdp_under_traffic", false, hands_over);
 }
 
-/// R21: who is not of the job, and knows all but its key, is not heard.
+/// R21: a stranger that knows all of the job but its key is not heard.
 fn is_not_heard_without_the_key(hosts: &[Host; 2], nic: Nic) {
     let mut ends = [open_with(&hosts[0], nic, &KEY), open_with(&hosts[1], nic, &JobKey([2; 16]))];
     connect(hosts, &mut ends);

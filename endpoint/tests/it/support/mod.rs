@@ -58,7 +58,7 @@ impl End {
         self.endpoint.post_receive(receive, buffer).expect("room");
     }
 
-    /// Takes the next completion; what is not of a message is given back.
+    /// Takes the next completion; one that is not of a message is returned.
     pub(crate) fn look(&mut self) -> Option<Completion> {
         let completion = self.endpoint.poll()?;
         self.note(completion)
@@ -70,7 +70,7 @@ impl End {
         }
     }
 
-    /// Counts a completion, and checks what came with it. What is not of a message is given back.
+    /// Counts a completion, and checks its message. One that is not of a message is returned.
     pub(crate) fn note(&mut self, completion: Completion) -> Option<Completion> {
         match completion {
             Completion::Received { tag, bytes, buffer, .. } => {

@@ -81,7 +81,7 @@ pub(crate) fn restart(images: &[Image], config: &PortConfig, frame_bytes: usize,
     world
 }
 
-/// Puts a port from an image into `node`: in another process, so only what is in the image is there.
+/// Puts a port from an image into `node`: in another process, so only the contents of the image are there.
 pub(crate) fn start(
     world: &mut World,
     node: usize,

@@ -1,4 +1,5 @@
-//! Which call a thread makes through `syscall(2)` of the C library: by the code of the function's caller, who gives the number.
+//! Which call a thread makes through `syscall(2)` of the C library: by the code of the function's caller,
+//! which gives the number.
 
 use super::{CALL, Frame};
 use crate::sys::peek;
@@ -57,7 +58,8 @@ pub(super) fn number(frame: Frame, pc: u64, sp: u64) -> Option<i64> {
     (number != libc::SYS_futex || FUTEX_WAITS.contains(&operation)).then_some(number)
 }
 
-/// What is before the instruction that ends `code`, at the address `end`, if it calls `function` by itself or by the linker's tables.
+/// The code before the call instruction that ends `code` at the address `end`. `None` unless that calls
+/// `function`, directly or by the linker's tables.
 fn before_call(code: &[u8], end: u64, function: u64) -> Option<&[u8]> {
     let (code, distance) = code.split_last_chunk::<4>()?;
     let place = end.wrapping_add_signed(i32::from_le_bytes(*distance).into());
@@ -76,7 +78,7 @@ fn starts(place: u64, body: u64) -> bool {
 
 /// Where code leads to that jumps by the linker's table alone.
 fn table_entry(place: u64) -> Option<u64> {
-    /// Says no more than that a jump's end is not to be checked.
+    /// Means only that a jump's end is not to be checked.
     const BOUND: u8 = 0xf2;
     let code = peek::<[u8; 16]>(place).ok()?;
     let jump = code.strip_prefix(&LANDING).unwrap_or(&code);
@@ -126,7 +128,8 @@ mod tests {
             self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
 
-        /// A caller that loads `number` and calls by `call` what is `to` bytes from the beginning; what is found of it.
+        /// A caller that loads `number` and calls, by `call`, the code `to` bytes from the beginning; returns the number
+        /// that is found.
         fn found(&mut self, number: i64, call: &[u8], to: usize) -> Option<i64> {
             const LOAD: usize = 70;
             const AT: usize = 100;

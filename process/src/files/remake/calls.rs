@@ -32,7 +32,7 @@ pub(super) fn copy_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
 /// Makes `number` a copy of `fd`.
 pub(super) fn place(fd: RawFd, number: RawFd, closes_on_exec: bool) -> Result<()> {
     let flags = if closes_on_exec { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: what `number` was is given up by the caller.
+    // SAFETY: the caller gives up the old file of `number`.
     check(unsafe { libc::dup3(fd, number, flags) }).map(drop)
 }
 
@@ -65,7 +65,7 @@ pub(super) fn truncate(fd: RawFd, bytes: u64) -> Result<()> {
     check(unsafe { libc::ftruncate(fd, bytes.cast_signed()) }).map(drop)
 }
 
-/// Writes everything; what does not fit is an error.
+/// Writes everything; a short write is an error.
 pub(super) fn write_all(fd: RawFd, bytes: &[u8]) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

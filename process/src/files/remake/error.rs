@@ -23,7 +23,7 @@ pub enum RemakeError {
         /// Why.
         error: io::Error,
     },
-    /// A file lost what the process knows to be there.
+    /// A file lost bytes on which the process relies.
     #[error(
         "descriptor {number}: {path:?} has {found} bytes, at the checkpoint it had {expected}; put it back as it was"
     )]
@@ -67,7 +67,7 @@ pub enum RemakeError {
         /// Why.
         error: io::Error,
     },
-    /// The numbers are beyond what this process may have.
+    /// The numbers are beyond this process's limit.
     #[error("descriptors up to {needed} are needed, the hard limit (RLIMIT_NOFILE) is {limit}; raise it")]
     Limit {
         /// One more than the highest number.

@@ -39,7 +39,7 @@ pub enum Changed {
 /// See [`Policy::grown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Grown {
-    /// It is cut to the length that it had: what came after is written again.
+    /// It is cut to the length that it had: later bytes are written again.
     #[default]
     Truncate,
     /// It is left as it is.
@@ -55,7 +55,7 @@ pub struct Given<'a> {
     pub shared: &'a [RawFd],
     /// Descriptors that the restore still needs.
     pub kept: &'a [RawFd],
-    /// What to do with changed files.
+    /// The policy for changed files.
     pub policy: Policy,
 }
 
@@ -295,7 +295,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// Lets epoll descriptors watch what they watched. What an owner makes anew it adds itself.
+    /// Lets epoll descriptors watch their old files. An owner adds the descriptors that it makes anew itself.
     fn watch_all(&self) -> Result<(), RemakeError> {
         for (index, open) in self.files.open.iter().enumerate() {
             let (What::Poll { watched }, Some(poll)) = (&open.what, self.made[index]) else { continue };

@@ -141,7 +141,7 @@ fn regions_are_mapped_where_they_were_and_nowhere_else() {
         assert_ne!(arguments[3] & libc::MAP_FIXED_NOREPLACE as u64, 0);
     }
     let flags = |index: usize| (maps[index].0[3] & !(libc::MAP_FIXED_NOREPLACE as u64)) as i32;
-    // Protection: what it is, or what reading pages needs.
+    // Protection: that of the region, or the one that reading pages needs.
     let protections: Vec<u64> = maps.iter().map(|(arguments, _)| arguments[2]).collect();
     assert_eq!(protections, [5, 3, 3, 3, 3, 0, 3]);
     assert_eq!((flags(0), maps[0].0[4], maps[0].0[5]), (libc::MAP_PRIVATE, 50, 0));

@@ -35,7 +35,7 @@ impl process::Sum for Sum {
 /// The image below, and the pages that it has for this one.
 pub(crate) type BaseSection = Option<(String, Vec<PageRun>)>;
 
-/// Writes what comes after the pages, and the page before them.
+/// Writes the part after the pages, and the page before them.
 #[allow(dead_code, reason = "only the preloaded library writes")]
 pub(crate) fn finish(
     file: &File,

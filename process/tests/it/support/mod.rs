@@ -45,7 +45,8 @@ fn built() -> PathBuf {
     here.ancestors().nth(2).expect("deps lies in it").to_path_buf()
 }
 
-/// What was built before, for a machine without cargo and compiler (`tests/guest`): the library and all programs, in one folder.
+/// A file that was built before, for a machine without cargo and compiler (`tests/guest`): the library and
+/// all programs are in one folder.
 fn prebuilt(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(std::env::var_os("STILLWIRE_TEST_PREBUILT")?).join(name))
 }
@@ -102,7 +103,7 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let number = theirs.as_raw_fd();
-    // What starts it in a namespace hands this on, and is not the program.
+    // `unshare` starts it in a namespace and passes these variables on: it is not the program itself.
     let (preload, control) = if command.get_program() == "unshare" {
         ("PRELOAD", "CONTROL")
     } else {
@@ -141,12 +142,12 @@ fn spawn(command: &mut Command) -> Child {
     }
 }
 
-/// Starts the program of an image again, to become what it was.
+/// Starts the program of an image again, to become the saved process.
 pub(crate) fn restart(image: &Path) -> Program {
     restart_with(image, preload(), &|executable| Command::new(executable))
 }
 
-/// The same with a copy of the library; `command` makes what starts the program.
+/// The same with a copy of the library; `command` makes the command that starts the program.
 pub(crate) fn restart_with(image: &Path, library: &Path, command: &dyn Fn(&Path) -> Command) -> Program {
     let (mut program, answer) = begin_restart(image, library, command);
     if answer != "restored" {
@@ -192,10 +193,10 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    /// Captures into `path`, and returns what the library said.
+    /// Captures into `path`, and returns the library's answer.
     pub(crate) fn capture(&mut self, path: &Path, mode: &str) -> String {
         let answer = self.ask(&format!("capture {} {mode}", path.display()));
-        // It may have ended, and have said why.
+        // It may have ended, and have reported the reason.
         let said = if answer.is_empty() { self.line() } else { String::new() };
         assert!(answer.starts_with("captured "), "{answer}{said}");
         answer
@@ -235,7 +236,7 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    /// Waits for one that ends by itself: what it has printed as errors, which is a pipe.
+    /// Waits for one that ends by itself: its printed errors, from a pipe.
     pub(crate) fn complaint(mut self) -> String {
         let mut text = String::new();
         self.child.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");

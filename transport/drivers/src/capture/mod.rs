@@ -45,9 +45,9 @@ pub struct CaptureError {
 pub struct CaptureDriver<D> {
     inner: D,
     record: Record,
-    /// Where each address is, as a comment says it.
+    /// The address of each peer, as comments give it.
     peers: Vec<String>,
-    /// A buffer is leased; what is committed without one is no frame.
+    /// A buffer is leased; a commit without one is no frame.
     leased: bool,
 }
 
@@ -131,14 +131,14 @@ impl Record {
         self.block.clear();
     }
 
-    /// Lets others read what there is.
+    /// Lets others read all packets so far.
     fn flush(&mut self) {
         if let Some(Err(error)) = self.to.as_mut().map(BufWriter::flush) {
             self.fail(&error);
         }
     }
 
-    /// Nothing more is tried to be written, not even what is buffered.
+    /// Stops all writing, even of buffered packets.
     fn fail(&mut self, error: &std::io::Error) {
         if let Some(to) = self.to.take() {
             let _ = to.into_parts();

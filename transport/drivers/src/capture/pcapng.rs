@@ -5,8 +5,9 @@
 //! block = type u32, length u32, body, length u32                       the length is that of the whole block, a multiple of 4
 //! ```
 //!
-//! One interface: the rail, with its kind and address as its name, times in nanoseconds, link type USER0: a packet is one of our frames, without
-//! what the network puts in front. A packet says its direction, and one that leaves in a comment where to. Blocks of other types are passed over.
+//! One interface: the rail, with its kind and address as its name, times in nanoseconds, link type USER0: a
+//! packet is one of our frames, without the network's headers. A packet names its direction, and one that
+//! leaves has its destination in a comment. Blocks of other types are passed over.
 
 /// `LINKTYPE_USER0`: private use.
 pub const LINK_TYPE: u16 = 147;
@@ -44,7 +45,7 @@ pub enum Direction {
 pub struct Packet<'a> {
     /// Nanoseconds since 1970.
     pub at_ns: u64,
-    /// Which way it went; `None`: the file does not say.
+    /// Which way it went; `None`: not in the file.
     pub direction: Option<Direction>,
     /// Its bytes, or the first of them.
     pub bytes: &'a [u8],
@@ -61,7 +62,7 @@ pub struct Capture<'a> {
     pub name: &'a str,
     /// The frames, in the order of the file.
     pub packets: Vec<Packet<'a>>,
-    /// Where the file is not right any more; what comes behind has not been read.
+    /// The first fault in the file; later packets have not been read.
     pub damage: Option<Damage>,
 }
 
@@ -75,7 +76,7 @@ pub struct Damage {
     pub what: &'static str,
 }
 
-/// Appends what a file begins with.
+/// Appends the head of a file.
 pub fn emit_head(name: &str, out: &mut Vec<u8>) {
     block(SECTION, out, |out| {
         out.extend_from_slice(&BYTE_ORDER.to_le_bytes());
@@ -258,7 +259,7 @@ fn packet(body: &[u8]) -> Result<Packet<'_>, &'static str> {
     if bytes.len() > usize::try_from(whole_bytes).unwrap_or(usize::MAX) {
         return Err("more of a packet than there was");
     }
-    // What pads the bytes is part of the block, which is a multiple of 4.
+    // The padding is part of the block, whose length is a multiple of 4.
     let options = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     let mut packet = Packet { at_ns, direction: None, bytes, whole_bytes, to: None };
     each_option(options, |code, value| {

@@ -13,7 +13,7 @@ pub(super) fn a_lease_is_stable_until_its_commit(fixture: &mut dyn Fixture) {
     let buffer = a.lease().expect("a free buffer");
     assert_eq!(buffer.len(), a.caps().frame_bytes_max, "a lease has room for the longest frame");
     a.lease().expect("leased before")[..50].fill(0xa5);
-    // Neither what goes on meanwhile nor asking again may change it.
+    // Neither other calls meanwhile nor asking again may change it.
     a.flush().expect("a live rail");
     a.receive(8, &mut |_| ()).expect("a live rail");
     a.flush().expect("a live rail");
@@ -127,13 +127,13 @@ pub(super) fn drain_gives_every_buffer_back(fixture: &mut dyn Fixture) {
         let came = collect_quickly(fixture, b.as_mut());
         assert!(came.iter().all(|frame| is_whole(frame, round)), "round {round}: an altered frame");
     }
-    // What is late is not to come among the frames of the next one.
+    // A late frame must not arrive among the frames of the next one.
     let staged = usize::try_from(a.staged_total()).expect("some hundreds");
     assert!(collect(fixture, b.as_mut(), staged).iter().all(|frame| is_whole(frame, 19)), "an altered frame");
     deliver(fixture, a.as_mut(), to, b.as_mut(), b"usable again", &|| Payload::EMPTY);
 }
 
-/// What is there within a few steps.
+/// The frames that arrive within a few steps.
 fn collect_quickly(fixture: &mut dyn Fixture, driver: &mut dyn Driver) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for _ in 0..10 {

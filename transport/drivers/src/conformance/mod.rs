@@ -14,7 +14,8 @@
 //! # Memory(Hub::new()).open();
 //! ```
 //!
-//! What the trait permits (loss, repetition, reordering, completions that come late) the cases permit.
+//! The cases permit everything that the trait permits (loss, repetition, reordering, completions that come
+//! late).
 
 mod flow;
 mod frames;
@@ -46,7 +47,8 @@ pub trait Fixture {
         2000
     }
 
-    /// Steps after which what must happen does not: bounds a hang alone, and a busy machine may take long.
+    /// Steps after which an event that must happen counts as missing: bounds a hang alone, and a busy machine
+    /// may take long.
     fn hang_steps(&self) -> usize {
         100 * self.patience_steps()
     }
@@ -91,7 +93,8 @@ pub const CASES: &[(&str, Case)] = &[
     ("the_descriptor_tells_of_frames", sleep::the_descriptor_tells_of_frames),
 ];
 
-/// Runs one case by name on the fixture that `made` holds; says so on the terminal if there is none.
+/// Runs one case by name on the fixture that `made` holds; prints the reason on the terminal if there is
+/// none.
 ///
 /// # Panics
 /// If the case fails, or there is none of that name.
@@ -217,7 +220,8 @@ fn deliver(
         flush_all(fixture, from);
         let mut frames = collect(fixture, at, 1);
         if !frames.is_empty() {
-            // What counted as lost may have been late: it is not to come among the frames of the next one.
+            // A frame that counted as lost may have been late: it must not arrive among the frames of the
+            // next one.
             frames.extend(collect(fixture, at, sent_before));
         }
         assert!(frames.iter().all(|frame| *frame == whole), "a frame of {} bytes was altered", whole.len());

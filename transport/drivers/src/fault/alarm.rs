@@ -9,7 +9,8 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use transport::Instant;
 
-/// Stands at the first held frame that goes by time. Who sleeps on it need not have looked after that frame was held.
+/// Stands at the first held frame that goes by time. A thread that sleeps on it need not have looked after
+/// that frame was held.
 pub(super) struct Alarm {
     both: Epoll,
     timer: TimerFd,

@@ -63,7 +63,8 @@ pub struct FaultDriver<D> {
     inner: D,
     caps: Caps,
     counters: Counters,
-    /// Written by the caller, copied into the inner driver's at commit: what is released meanwhile cannot overwrite it.
+    /// Written by the caller, copied into the inner driver's at commit: bytes released meanwhile cannot
+    /// overwrite it.
     buffer: Vec<u8>,
     leased: bool,
     staged_total: u64,
@@ -143,7 +144,7 @@ impl<D: Driver> FaultDriver<D> {
         &self.inner
     }
 
-    /// Takes over what was switched, counts the call, and fails if the rail is dead.
+    /// Takes over switched settings, counts the call, and fails if the rail is dead.
     fn enter(&mut self, operation: Operation) -> Result<(), DriverError> {
         self.take_switched();
         self.state.calls += 1;
@@ -198,7 +199,7 @@ impl<D: Driver> FaultDriver<D> {
         self.alarm.as_mut().is_some_and(|alarm| alarm.stand_at(Some(due), now))
     }
 
-    /// Counts completions, oldest first, and takes over what the inner driver has counted.
+    /// Counts completions, oldest first, and takes over the inner driver's counts.
     fn settle(&mut self) {
         let (completed, calls) = (self.inner.completed_total(), self.state.calls);
         let is_done = |done: &Done| match *done {
@@ -243,7 +244,7 @@ impl<D: Driver> FaultDriver<D> {
         Ok(())
     }
 
-    /// The frame `number` of those committed, counted from 1, completes as `done` says.
+    /// The frame `number` of those committed, counted from 1, completes by `done`.
     fn done_at(&mut self, number: u64, done: Done) {
         let oldest = self.staged_total - self.outstanding.len() as u64 + 1;
         let place = number.checked_sub(oldest).and_then(|at| usize::try_from(at).ok());
@@ -393,7 +394,7 @@ impl<D: Driver> Driver for FaultDriver<D> {
         }
         self.staged_total += 1;
         self.state.frames_out += 1;
-        // What the inner driver would refuse is for it to count.
+        // Frames that the inner driver would refuse are left for it to count.
         let usable =
             self.inner.path(to).is_some_and(|path| frame_bytes + payload.len() <= path.frame_bytes_max);
         let tampering =

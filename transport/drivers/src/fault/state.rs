@@ -11,7 +11,7 @@ use super::spec::{Faults, Side};
 use super::{Clock, Tally};
 use crate::limits::FAULT_HELD_MAX;
 
-/// What the way in needs while the inner driver is borrowed.
+/// The state for received frames, while the inner driver is borrowed.
 pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) chance: Chance,
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// One frame from the inner driver; says whether it passes to the caller now, and in which form.
+    /// One frame from the inner driver. Returns the form in which it passes to the caller now, if it does.
     pub(super) fn incoming<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         self.frames_in += 1;
         if self.faults.side == Side::Send {

@@ -8,7 +8,8 @@ use transport::RawAddress;
 
 use super::spec::Faults;
 
-/// Handle to a [`FaultDriver`](super::FaultDriver). What is switched takes effect with the driver's next call.
+/// Handle to a [`FaultDriver`](super::FaultDriver). A switched setting takes effect with the driver's next
+/// call.
 #[derive(Clone, Default)]
 pub struct FaultSwitch(Arc<Shared>);
 

@@ -1,8 +1,9 @@
 //! A barrier in all processes that take part, made by one of them (membarrier(2)).
 //!
-//! A sender writes a frame and then looks whether its receiver sleeps; a receiver says that it sleeps and then looks for frames. One of the
-//! two has to see the other, which takes a barrier between the two steps of each. Senders do this for every frame, receivers before a sleep
-//! of 15 us and more. So the receiver makes the barrier for both, and a sender does not stand still until its frame has left its core.
+//! A sender writes a frame and then looks whether its receiver sleeps; a receiver announces that it sleeps
+//! and then looks for frames. One of the two has to see the other, which takes a barrier between the two
+//! steps of each. Senders do this for every frame, receivers before a sleep of 15 us and more. So the
+//! receiver makes the barrier for both, and a sender does not stand still until its frame has left its core.
 
 use libc::{
     MEMBARRIER_CMD_GLOBAL_EXPEDITED, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, SYS_membarrier, c_int, c_long,
@@ -19,7 +20,7 @@ pub(super) fn take_part() -> bool {
     membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
 }
 
-/// Makes the barrier, here and in all who take part. False: it was not made.
+/// Makes the barrier, here and in all participants. False: it was not made.
 pub(super) fn everywhere() -> bool {
     #[cfg(test)]
     if REFUSED.get() {

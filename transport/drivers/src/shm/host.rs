@@ -14,8 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Host(pub(super) u64);
 
-/// Name of the first process of a pid namespace that a launcher has made for one other process. It has stayed outside with its files: what it
-/// finds at /proc has the ids that processes have outside. The kernel keeps 15 bytes.
+/// Name of the first process of a pid namespace that a launcher has made for one other process. It has stayed
+/// outside with its files: the entries that it finds at /proc have the ids that processes have outside. The
+/// kernel keeps 15 bytes.
 pub const FIRST_PROCESS: &str = "stillwire-first";
 
 /// That place, as seen from inside.

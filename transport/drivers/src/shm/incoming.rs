@@ -15,7 +15,7 @@ use super::pull::{Key, pull};
 use crate::counters::Counters;
 use crate::driver::DeferredPayload;
 
-/// What receiving needs besides the ring.
+/// The state for receiving, besides the ring.
 pub(super) struct Desk<'a> {
     pub(super) front: &'a Mapping,
     pub(super) counters: &'a mut Counters,
@@ -89,7 +89,7 @@ impl Incoming {
             }
         }
         if self.next != before {
-            // Release: what has been read before may be written again.
+            // Release: bytes read before may be overwritten.
             desk.front.u64(entry(self.ring, ENTRY_TAKEN)).store(self.next, Ordering::Release);
         }
         given
@@ -195,7 +195,8 @@ impl DeferredPayload for Fetch<'_> {
         if state == OFFERED {
             let address = ring.map.u64(slot + SLOT_ADDRESS).load(Ordering::Relaxed);
             let read = ring.source.is_some_and(|(pid, key)| pull(pid, key, address, to));
-            // R11: what was read counts only if the offer stood until now, for until then the sender keeps the bytes as they are.
+            // R11: the bytes read count only if the offer stood until now, for until then the sender keeps
+            // the bytes as they are.
             match word.compare_exchange(OFFERED, TAKEN, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if !read {

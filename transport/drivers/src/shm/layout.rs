@@ -4,10 +4,10 @@
 //! only writer, but for the words that are the receiver's. Numbers are of this host and of no other: native byte order.
 //!
 //! ```text
-//! header    at 0        what the segment is; see `HEADER_*`
+//! header    at 0        the kind of the segment; see `HEADER_*`
 //! doorbell  at 64       one cache line: does the receiver sleep, which rings does it look at
 //! table     at 4096     per ring two cache lines: the sender's claim, the receiver's position
-//! rings     at 65,536   per ring: slots, then the area for what does not fit a slot
+//! rings     at 65,536   per ring: slots, then the area for frames that do not fit a slot
 //! ```
 //!
 //! Rings begin at multiples of 64 KiB, the largest page size in use, so that each can be mapped by itself. Nothing is backed by memory
@@ -174,7 +174,8 @@ impl SlotWord {
     }
 }
 
-/// What a slot's word says to be of frame `number` and not of one before: the lap of the ring, from 1, modulo 2^32.
+/// The mark by which a slot's word is of frame `number` and not of an earlier one: the lap of the ring, from
+/// 1, modulo 2^32.
 fn lap(number: u64) -> u32 {
     let laps = number / SLOTS as u64 + 1;
     u32::try_from(laps & 0xffff_ffff).unwrap_or(0)

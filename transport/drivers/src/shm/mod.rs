@@ -4,12 +4,12 @@
 //! lock is shared between processes, and one that dies leaves nothing locked. Memory is backed when it is first written
 //! to: a peer that never sends costs nothing at the receiver.
 //!
-//! A frame is small (in its slot), long (in the ring's area), or has a payload of its own. That one lies in the area
-//! too, or is only *offered*: the slot says where it is in the sender's memory, and the receiver pulls it from there
-//! with one copy (R11). An offer can be ended by either side at any time. The receiver ends it when it has read, and
-//! the read bytes count only if the offer stood until then. The sender withdraws it (the frame is lost, and comes
-//! again), or copies the payload into the area, if the receiver has not come for it within `SHM_OFFER_PATIENCE`. So
-//! neither ever waits for the other.
+//! A frame is small (in its slot), long (in the ring's area), or has a payload of its own. That one lies in
+//! the area too, or is only *offered*: the slot has its place in the sender's memory, and the receiver pulls
+//! it from there with one copy (R11). An offer can be ended by either side at any time. The receiver ends it
+//! when it has read, and the read bytes count only if the offer stood until then. The sender withdraws it
+//! (the frame is lost, and retransmitted), or copies the payload into the area, if the receiver has not come
+//! for it within `SHM_OFFER_PATIENCE`. So neither ever waits for the other.
 
 mod address;
 mod barrier;
@@ -212,7 +212,7 @@ impl ShmDriver {
         self.written = written;
     }
 
-    /// Completes what is done, in order.
+    /// Completes finished frames, in order.
     fn settle(&mut self) {
         let mut now = None;
         while let Some(oldest) = self.handed.front() {
@@ -242,7 +242,7 @@ impl ShmDriver {
         }
     }
 
-    /// Takes back what was offered to `to`, or to anybody.
+    /// Takes back the offers to `to_whom`, or to anybody.
     fn end_offers(&mut self, to_whom: Option<AddressId>) {
         for handed in &mut self.handed {
             let Handed::Offer { to, number, bytes, .. } = *handed else { continue };
@@ -300,7 +300,7 @@ impl ShmDriver {
         }
     }
 
-    /// Gives what has come to `each`; see [`Incoming::receive`].
+    /// Gives arrived frames to `each`; see [`Incoming::receive`].
     fn look(&mut self, frames_max: usize, each: &mut EachFetch<'_>) -> usize {
         if !self.handed.is_empty() {
             self.settle();
@@ -348,7 +348,7 @@ impl ShmDriver {
     }
 }
 
-/// Counts what became of an offer: sent, or lost in the counter that `lost` names.
+/// Counts the outcome of an offer: sent, or lost in the counter that `lost` names.
 fn count_offer(
     counters: &mut Counters,
     offer: Offer,

@@ -15,8 +15,8 @@ use super::pull::Key;
 use super::segment::{Outbox, Refused};
 use crate::staging::Staged;
 
-/// Places given out after which the sender looks what the receiver has taken: each look costs a cache miss, and each place that is
-/// not known to be free makes the ring touch more memory.
+/// Places given out after which the sender looks how far the receiver is: each look costs a cache miss, and
+/// each place that is not known to be free makes the ring touch more memory.
 const LOOK_AFTER: usize = 8;
 
 /// The outcome of a frame.
@@ -187,7 +187,7 @@ impl Outgoing {
         !self.outbox.is_closed()
     }
 
-    /// Whether enough waits in the area for the receiver: then it is the one who has to work.
+    /// Whether enough waits in the area for the receiver: then the receiver has to work.
     fn is_ahead(&mut self) -> bool {
         self.look_for_room();
         self.area.release(self.taken);
@@ -285,7 +285,8 @@ fn claim(front: &Mapping, owner: u64) -> Option<usize> {
     })
 }
 
-/// The part of a ring that holds what does not fit slots. Places are given out in order, each in one piece, and come back in order.
+/// The part of a ring for data that does not fit slots. Places are given out in order, each in one piece, and
+/// come back in order.
 #[derive(Default)]
 struct Area {
     /// Where each begins, and how many frames the receiver has taken when it is free.

@@ -1,4 +1,4 @@
-//! Whom a rail sends to.
+//! The receivers of a rail's frames.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ struct Peer {
     full: u32,
     /// Its loss has been reported.
     told: bool,
-    /// What is read to be sure that it is the peer; `None`: its memory cannot be read.
+    /// The key that is read to recognise the peer; `None`: its memory cannot be read.
     key: Option<Key>,
 }
 

@@ -22,8 +22,8 @@ impl Key {
     }
 }
 
-/// Reads `to.len()` bytes at `address` of the process that holds `key`. False: it is not permitted, the process has gone, or its
-/// memory has; what `to` holds then is arbitrary.
+/// Reads `to.len()` bytes at `address` of the process that holds `key`. False: it is not permitted, the
+/// process has gone, or its memory has; the content of `to` is arbitrary then.
 pub(super) fn pull(pid: u32, key: Key, address: u64, to: &mut [u8]) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
     let (Ok(base), Ok(key_base)) = (usize::try_from(address), usize::try_from(key.address)) else {
@@ -39,8 +39,8 @@ pub(super) fn pull(pid: u32, key: Key, address: u64, to: &mut [u8]) -> bool {
     read == Ok(bytes + 8) && found == expected
 }
 
-/// Yama's `ptrace_scope` 1 lets only descendants be read, unless the process says otherwise. A process that may open
-/// our segment is of the same user, and may then read our memory too, as on a system without Yama.
+/// Yama's `ptrace_scope` 1 lets only descendants be read, unless the process permits more. A process that may
+/// open our segment is of the same user, and may then read our memory too, as on a system without Yama.
 pub(super) fn permit() {
     // SAFETY: takes two numbers. A kernel without Yama answers EINVAL, and needs no permission.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };

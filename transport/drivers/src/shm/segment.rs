@@ -1,9 +1,9 @@
 //! Making a segment, and finding another process's.
 //!
-//! A segment has no name: it is a memfd, which others open through `/proc/PID/fd`. So it ends with the last process
-//! that uses it, whatever kills them, it cannot collide with a name, it does not depend on the size of `/dev/shm`, and
-//! it can be sealed: no process can shrink it under the others. The kernel lets only processes of the same user open
-//! it. The bell, an anonymous pipe, is found the same way.
+//! A segment has no name: it is a memfd, which others open through `/proc/PID/fd`. So it ends with the last
+//! process that uses it, however it ends. It cannot collide with a name, it does not depend on the size
+//! of `/dev/shm`, and it can be sealed: no process can shrink it under the others. The kernel lets only
+//! processes of the same user open it. The bell, an anonymous pipe, is found the same way.
 
 use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::fs::{File, OpenOptions};
@@ -30,10 +30,10 @@ use super::layout::{
 use super::map::Mapping;
 use crate::error::{DriverError, Errno, Operation};
 
-/// What a segment must not lose: its length.
+/// The seals that keep the length of a segment.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
-/// What the header says of the layout, by place; ours and a peer's must be the same.
+/// The layout in the header, by place; ours and a peer's must be the same.
 const GEOMETRY: [(usize, usize); 4] = [
     (HEADER_RINGS, RINGS_MAX),
     (HEADER_SLOTS, SLOTS),
@@ -41,7 +41,7 @@ const GEOMETRY: [(usize, usize); 4] = [
     (HEADER_AREA_BYTES, AREA_BYTES),
 ];
 
-/// The own segment: what others write to, and this process reads.
+/// The own segment: others write to it, and this process reads it.
 pub(super) struct Inbox {
     file: OwnedFd,
     pub(super) front: Mapping,
@@ -93,7 +93,8 @@ impl Inbox {
         front.u32(HEADER_VERSION).store(VERSION, Ordering::Relaxed);
         front.u64(HEADER_MAGIC).store(MAGIC, Ordering::Release);
         let inbox = Inbox { file, front, bell: (File::from(listened), rung), place, barriers };
-        // What every peer will do: says at once if there is no `/proc`, or if this process may not be looked at.
+        // Opens the segment as every peer will. It reports at once if there is no `/proc`, or if this process
+        // may not be looked at.
         Outbox::open(&inbox.place).map_err(|refused| match refused {
             Refused::Gone => Errno(libc::ENOENT),
             Refused::Forbidden(errno) => errno,
@@ -115,7 +116,7 @@ impl Inbox {
         [self.file.as_raw_fd(), self.bell.0.as_raw_fd(), self.bell.1.as_raw_fd()]
     }
 
-    /// Takes back what was rung.
+    /// Empties the bell's pipe.
     pub(super) fn silence(&self) {
         let mut rung = [0; 64];
         // Nothing to read: no sender has rung.
@@ -225,8 +226,8 @@ impl Outbox {
 
     /// Notifies the owner of written frames in ring `ring`: makes sure that it looks there, and wakes it if it sleeps.
     pub(super) fn announce(&mut self, ring: usize) {
-        // The owner does the same the other way round: it says that it stops looking, or sleeps, and then looks once more. Either it
-        // sees the frames, or we see what it said.
+        // The owner does the same the other way round: it announces that it stops looking, or sleeps, and
+        // then looks once more. Either it sees the frames, or we see its announcement.
         if self.spared {
             compiler_fence(Ordering::SeqCst);
         } else {

@@ -141,7 +141,7 @@ fn a_new_sender_goes_on_behind_what_the_last_one_left() {
         let to = a.resolve(&b.local_address()).expect("this host");
         for part in 0..30u8 {
             a.lease().expect("room")[..1000].fill(sender ^ part);
-            // Data that does not fit a slot has to wait until what the last sender left has been taken.
+            // Data that does not fit a slot has to wait until the last sender's data has been taken.
             let long = part % 2 == 1 && sender % 5 == 0;
             a.commit(to, if long { 1000 } else { 100 }, Payload::EMPTY);
         }

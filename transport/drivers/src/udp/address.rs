@@ -21,7 +21,8 @@ use transport::RawAddress;
 
 const KIND: u8 = 2;
 const VERSION: u8 = 2;
-/// Every IPv4 host takes packets of so many bytes (RFC 1122, section 3.3.2), so a smaller MTU counts as none: what such a device does not take is lost.
+/// Every IPv4 host takes packets of so many bytes (RFC 1122, section 3.3.2), so a smaller MTU counts as none:
+/// frames that such a device does not take are lost.
 const MTU_MIN: u16 = 576;
 
 /// A socket address as drivers write it: `udp:10.0.0.1:4000`.
@@ -39,7 +40,7 @@ impl UdpAddress {
     /// As a rail writes it whose interface has this MTU, in bytes.
     pub(super) fn with_mtu(self, mtu: Option<usize>) -> RawAddress {
         let UdpAddress(address) = self;
-        // No IP packet is longer; the loopback's MTU says more.
+        // No IP packet is longer; the loopback's MTU is.
         let mtu = mtu.map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
         let mut bytes = [0u8; 26];
         bytes[0] = KIND;
@@ -104,7 +105,7 @@ impl fmt::Display for UdpAddress {
 impl FromStr for UdpAddress {
     type Err = AddrParseError;
 
-    /// Reads what `Display` writes; the `udp:` may be missing.
+    /// Reads the output of `Display`; the `udp:` may be missing.
     fn from_str(text: &str) -> Result<UdpAddress, AddrParseError> {
         text.strip_prefix("udp:").unwrap_or(text).parse().map(UdpAddress)
     }

@@ -97,7 +97,7 @@ pub struct UdpDriver {
 }
 
 impl UdpDriver {
-    /// Opens the receive socket and finds out what the system offers.
+    /// Opens the receive socket and finds out the features of the system.
     ///
     /// # Errors
     /// `CannotOpen` with the step and errno, `NoOwnAddress` for a wildcard without `advertise`.

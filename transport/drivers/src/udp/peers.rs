@@ -18,9 +18,9 @@ pub(super) struct Peer {
     pub(super) name: SockAddr,
     /// The shorter limit of the route and its own interface.
     pub(super) path: Path,
-    /// Bytes of the longest frame that the way takes, as the kernel says.
+    /// Bytes of the longest frame that the path takes, as the kernel reports.
     way_bytes_max: usize,
-    /// Bytes of the longest frame that its own interface takes, as it says.
+    /// Bytes of the longest frame that its own interface takes, as it reports.
     taken_bytes_max: usize,
     pub(super) connected: Option<Connected>,
     /// Sends by name since the peer last had a connected socket or was refused one.
@@ -146,7 +146,7 @@ impl Peers {
         self.get(id).map(|peer| peer.path)
     }
 
-    /// What the way to `peer` takes; `None` if there is none now.
+    /// The facts about the path to `peer`; `None` if there is none now.
     pub(super) fn examine(&self, peer: SocketAddr) -> Option<Path> {
         let mut path = socket::path(&socket::open_connected(self.own, peer).ok()?, peer);
         path.frame_bytes_max = path.frame_bytes_max.min(self.frame_bytes_max);

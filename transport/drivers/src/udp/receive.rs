@@ -35,7 +35,7 @@ enum Coalesce {
     On,
 }
 
-/// What a look for a single datagram has found.
+/// The result of a look for a single datagram.
 enum Single {
     /// So many frames, which were given away.
     Frames(usize),
@@ -283,7 +283,7 @@ impl Incoming {
         }
     }
 
-    /// Counts what the kernel has dropped since the last look.
+    /// Counts frames that the kernel has dropped since the last look.
     pub(super) fn count_overflow(&mut self, fd: BorrowedFd<'_>, counters: &mut Counters) {
         if let Some(total) = sys::dropped(fd) {
             counters.lost_receive_overflow += u64::from(total.wrapping_sub(self.overflow));

@@ -1,4 +1,4 @@
-//! Opening and tuning sockets; what the way to an address takes.
+//! Opening and tuning sockets; limits of the path to an address.
 
 use core::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -63,14 +63,14 @@ pub(super) fn enlarge_buffers(socket: &Socket, bytes: usize) {
     }
 }
 
-/// Bytes that the receive socket holds, by the kernel's count (true sizes, twice what was asked for).
+/// Bytes that the receive socket holds, by the kernel's count (true sizes, twice the requested bytes).
 pub(super) fn receive_bytes(socket: &Socket) -> usize {
     socket.recv_buffer_size().unwrap_or(0)
 }
 
-/// Sets "don't fragment": a lost fragment would lose the whole frame, and fragments bypass what steers frames to a rail. The
-/// kernel then keeps the path's MTU and refuses longer frames with EMSGSIZE. Where it cannot be set, frames get fragmented
-/// and still arrive.
+/// Sets "don't fragment": a lost fragment would lose the whole frame, and fragments bypass the filters that
+/// steer frames to a rail. The kernel then keeps the path's MTU and refuses longer frames with EMSGSIZE.
+/// Where it cannot be set, frames get fragmented and still arrive.
 fn never_fragment(socket: &Socket, family_of: SocketAddr) {
     discover(socket, family_of, libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO);
 }

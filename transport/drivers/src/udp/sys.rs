@@ -81,8 +81,8 @@ pub(super) struct SendArrays {
 // SAFETY: the pointers inside are made and used within one `send_messages`, and cleared before it returns.
 unsafe impl Send for SendArrays {}
 
-/// Sends `messages`, each gathered from as many of `parts` as it says, in order. Returns how many were accepted; an error only
-/// if the first was not.
+/// Sends `messages`, each gathered from its number of `parts`, in order. Returns how many were accepted; an
+/// error only if the first was not.
 pub(super) fn send_messages<'a>(
     fd: BorrowedFd<'_>,
     arrays: &mut SendArrays,

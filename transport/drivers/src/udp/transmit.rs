@@ -1,4 +1,4 @@
-//! Sending what is staged in as few system calls as possible.
+//! Sending the staged frames in as few system calls as possible.
 //!
 //! Staged frames are cut, in order, into *runs*: frames of equal size to one address (the last may be shorter), which one message
 //! with UDP_SEGMENT carries. Consecutive runs that leave through the same socket form a *chain*, one system call: `send` for
@@ -14,7 +14,7 @@ use super::{UdpDriver, socket};
 use crate::error::{DriverError, Errno, Operation};
 use crate::limits::{BURST_FRAMES, DATAGRAM_BYTES_MAX, SEGMENTS_MAX};
 
-/// What sending needs and keeps between calls.
+/// Memory for sending that is kept between calls.
 #[derive(Default)]
 pub(super) struct Scratch {
     arrays: SendArrays,

@@ -244,7 +244,7 @@ pub(super) struct Event {
     pub(super) kind: c_uint,
 }
 
-/// What `ibv_get_device_list` gives ends with a null.
+/// The list of `ibv_get_device_list`, which ends with a null.
 pub(super) type DeviceList = *mut *mut Device;
 pub(super) type Name = *const c_char;
 

@@ -1,4 +1,4 @@
-//! An opened RDMA device: which of its ports, and which GID there, a rail uses; what happens to them.
+//! An opened RDMA device: the port and the GID that a rail uses; their events.
 
 use core::ffi::{CStr, c_int, c_uint};
 use core::mem::zeroed;
@@ -30,7 +30,7 @@ pub(super) struct Device {
     pub(super) needs_route: bool,
     /// As the address has it.
     pub(super) mtu: u8,
-    /// What one queue of it holds.
+    /// The most requests that one queue of it holds.
     pub(super) requests_max: usize,
     pub(super) completions_max: usize,
     /// Over Ethernet, the name of the network interface that has the GID.
@@ -166,7 +166,7 @@ fn open_named(library: &'static Library, name: &str) -> Result<Made<abi::Context
     let opened = match devices.iter().find(|device| is_named(device)) {
         None => Err(DriverError::DeviceMissing { others: count }),
         Some(device) => {
-            // SAFETY: a device of the list; what is opened of it outlives the list.
+            // SAFETY: a device of the list; the opened device outlives the list.
             let opened = unsafe { (library.open_device)(*device) };
             // SAFETY: the library's answer.
             let made = unsafe { Made::new(opened, library.close_device) };

@@ -16,14 +16,15 @@ pub(super) use port::{PORT_DOWN, Port};
 /// Status of a request that was not carried out (IBV_WC_WR_FLUSH_ERR).
 const FLUSHED: c_uint = 5;
 
-/// The number among a completion's `rest` where its flags are, and the one that says that a route's header came in front of the frame (IBV_WC_GRH).
+/// The number among a completion's `rest` where its flags are, and the flag of a route's header in front of
+/// the frame (IBV_WC_GRH).
 const FLAGS_AT: usize = 3;
 const HAS_ROUTE_HEADER: u32 = 1;
 
-/// What the device leaves in the place of a route's header that did not come.
+/// The byte that the device leaves in the place of a missing route's header.
 const NO_HEADER: u8 = 0xee;
 
-/// What an address handle was made of.
+/// The attributes of an address handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     pub(super) lid: u16,
@@ -52,17 +53,17 @@ pub(super) struct State {
     pub(super) refusal: Option<Refusal>,
     /// Most that one request may carry in itself: a pair that asks for more is refused.
     pub(super) inline_bytes_max: Option<u32>,
-    /// What it says of itself that pairs have for that, where this is less than they ask for.
+    /// The inline bytes that it reports for pairs, where this is less than they ask for.
     pub(super) inline_bytes_granted: Option<u32>,
     /// The next frame that comes ends with this status, once.
     pub(super) receives_with: Option<c_uint>,
-    /// What was made and has not been ended.
+    /// Objects that were made and not yet destroyed.
     pub(super) living: usize,
     /// Events that were taken and not acknowledged.
     pub(super) unacknowledged: usize,
     /// By their descriptor, the events of each opened device.
     events: BTreeMap<c_int, VecDeque<c_uint>>,
-    /// Requests of a chain that it takes before it says ENOMEM, once.
+    /// Requests of a chain that it takes before it answers ENOMEM, once.
     pub(super) takes: Option<usize>,
     /// The next request for sending ends with this status, once.
     pub(super) fails_with: Option<c_uint>,
@@ -137,7 +138,7 @@ impl Fake {
     }
 }
 
-/// What a write adds to a descriptor that counts.
+/// The value that a write adds to a descriptor that counts.
 static ONE: u64 = 1;
 
 fn state<T>(f: impl FnOnce(&mut State) -> T) -> T {
@@ -197,7 +198,7 @@ impl State {
             return;
         }
         let Some((id, address, room)) = pair.posted.pop_front() else { return };
-        // What takes its place counts among the bytes, too.
+        // The filler in the place of a missing header counts among the bytes, too.
         let whole = abi::GRH_BYTES + bytes.len();
         assert!(whole <= room as usize, "a frame longer than its slot");
         let header = if has_route { 0x60 } else { NO_HEADER };
@@ -227,7 +228,7 @@ fn outcome(call: &str) -> c_int {
     state(|state| state.refuses(call)).unwrap_or(0)
 }
 
-/// What the library gives for something that it made.
+/// The pointer that the library returns for an object that it made.
 fn made<T>(object: T) -> *mut T {
     state(|state| state.living += 1);
     Box::into_raw(Box::new(object))

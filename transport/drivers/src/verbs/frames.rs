@@ -8,7 +8,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, m
 
 use crate::error::Errno;
 
-/// A page of the larger size: what most systems have of huge ones.
+/// A page of the larger size: the size of huge pages on most systems.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Bytes in front of each slot's frame: the header that comes before a received one ends there, and frames are aligned.
@@ -43,7 +43,7 @@ impl Frames {
         }
         let frames = Frames { start: start.cast(), bytes, slot_bytes, slots, is_huge };
         // A child that is forked gets none of it: pinned memory would be copied for it at the fork.
-        // SAFETY: the whole of our own mapping; says only what a fork does.
+        // SAFETY: the whole of our own mapping; sets only the behaviour of a fork.
         let advised = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
         advised.map_err(|error| Errno(error as i32))?;
         Ok(frames)

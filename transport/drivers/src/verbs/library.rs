@@ -81,7 +81,8 @@ pub(super) fn library() -> Result<&'static Library, DriverError> {
     // SAFETY: just opened by its name, and not closed.
     let Some(found) = (unsafe { Library::find(handle) }) else { return Err(DriverError::LibraryMissing) };
     Ok(LIBRARY.get_or_init(|| {
-        // SAFETY: takes nothing. New kernels copy at a fork what a device has pinned, and then this does nothing.
+        // SAFETY: takes nothing. New kernels copy a device's pinned memory at a fork, and then this does
+        // nothing.
         let failed = unsafe { (found.fork_init)() };
         if failed != 0 {
             tracing::warn!(errno = %Errno(failed), "libibverbs cannot be made ready for forks: children may see frames of their parent");
@@ -124,7 +125,7 @@ impl<T> Drop for Made<T> {
     }
 }
 
-/// What the library's functions return that give an error number.
+/// The result of a library function that returns an error number.
 pub(super) fn checked(errno: c_int) -> Result<(), Errno> {
     if errno == 0 { Ok(()) } else { Err(Errno(errno.abs())) }
 }

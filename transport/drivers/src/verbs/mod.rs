@@ -2,7 +2,7 @@
 //!
 //! Nothing of it is needed to build or to start: `libibverbs.so.1` is opened when the first rail is.
 //!
-//! * `abi`: what libibverbs gives and takes;
+//! * `abi`: the structures of libibverbs;
 //! * `library`: opening it, and objects that it makes;
 //! * `device`: a port of a device, its GID, and their events;
 //! * `frames`: the memory of frames;
@@ -234,7 +234,7 @@ impl VerbsDriver {
         (self.queue.send_slots as usize).saturating_sub(usize::try_from(with_device).unwrap_or(usize::MAX))
     }
 
-    /// Takes back what has been sent.
+    /// Takes back the slots of sent frames.
     fn collect(&mut self) -> Result<(), DriverError> {
         if let Some(failed) = self.failed {
             return Err(failed);
@@ -410,7 +410,7 @@ impl Driver for VerbsDriver {
         }
         self.peers.check_room()?;
         let way = self.ways.as_ref().map_or(Way::Elsewhere, |ways| ways.find(address.gid));
-        // What finding it has heard of may concern others.
+        // The search may have received news about other peers.
         self.changes += 1;
         let handle = if way == Way::Unknown {
             None
@@ -607,7 +607,7 @@ impl Driver for VerbsDriver {
         self.staged_total - (self.staged.len() + self.sending.len()) as u64
     }
 
-    /// What the device receives into are slots, which are the device's mappings; it reads nothing else.
+    /// The device receives into slots, which are the device's mappings; it reads nothing else.
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
         self.counters.lost_drained += self.staged.len() as u64;
         self.free.extend(self.staged.drain(..).map(|frame| frame.slot));

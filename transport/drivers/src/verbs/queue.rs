@@ -17,7 +17,7 @@ use super::library::{Library, Made, checked};
 use crate::error::{Errno, Operation};
 use crate::limits::{VERBS_COMPLETIONS, VERBS_INLINE_BYTES, VERBS_RECEIVE_FRAMES, VERBS_SEND_FRAMES};
 
-/// Hops that a frame may take: what systems give to IP packets.
+/// Hops that a frame may take: the usual limit of IP packets.
 const HOP_LIMIT: u8 = 64;
 
 pub(super) type Handle = Made<abi::AddressHandle>;
@@ -160,7 +160,7 @@ impl Queue {
             // SAFETY: the library's answer; dropped first.
             match unsafe { Made::new(made, library.destroy_pair) } {
                 Ok(pair) => break (pair, setup.limits.inline_bytes),
-                // Some devices take less in the request itself, or nothing, and do not say how much.
+                // Some devices take less in the request itself, or nothing, and do not report how much.
                 Err(_) if inline_bytes > 0 => inline_bytes /= 2,
                 Err(errno) => return Err(making(errno)),
             }
@@ -203,7 +203,7 @@ impl Queue {
         for range in &self.mapped {
             let Some(start) = NonNull::new(range.start as *mut _) else { continue };
             let advice = nix::sys::mman::MmapAdvise::MADV_DONTFORK;
-            // SAFETY: a mapping of the device's, made by its library; says only what a fork does.
+            // SAFETY: a mapping of the device's, made by its library; sets only the behaviour of a fork.
             if let Err(errno) = unsafe { nix::sys::mman::madvise(start, range.len(), advice) } {
                 tracing::debug!(%errno, "a mapping of an RDMA device is inherited by children");
             }
@@ -324,8 +324,8 @@ impl Queue {
             }
         }
         let mut refused: *mut abi::SendRequest = null_mut();
-        // SAFETY: a chain of filled requests over slots that are the caller's, or over bytes that are copied during the call (what is short);
-        // handles outlive their requests (`VerbsDriver::retired`).
+        // SAFETY: a chain of filled requests over slots that are the caller's, or over bytes that are copied
+        // during the call (short frames); handles outlive their requests (`VerbsDriver::retired`).
         let failed = unsafe { (self.calls.post_send)(self.pair.at(), first, &raw mut refused) };
         let outcome = checked(failed);
         let taken = match outcome {
@@ -370,7 +370,7 @@ impl Queue {
         checked(unsafe { (self.calls.post_receive)(self.pair.at(), first, &raw mut refused) })
     }
 
-    /// Appends what has been sent, or could not be; how many that were.
+    /// Appends requests that have been sent, or could not be. Returns how many.
     pub(super) fn poll_sent(&mut self, done: &mut Vec<Done>) -> Result<usize, Errno> {
         poll(self.calls.poll, &self.sent, done, VERBS_COMPLETIONS)
     }
@@ -410,7 +410,7 @@ impl Queue {
         [self.device.command_fd(), self.device.event_fd().as_raw_fd(), self.wake_fd().as_raw_fd()]
     }
 
-    /// What must not be in an image.
+    /// The memory ranges that must not be in an image.
     pub(super) fn mappings(&self) -> Vec<Range<usize>> {
         self.mapped.iter().cloned().chain([self.frames.range()]).collect()
     }

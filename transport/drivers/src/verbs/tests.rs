@@ -1,4 +1,4 @@
-//! What a device may do that none here does by itself.
+//! Device behaviour that no device here shows by itself.
 
 mod events;
 mod failures;
@@ -52,7 +52,7 @@ fn a_chain_that_is_taken_in_part_holds_up_no_drain() {
     commit(&mut a, to, 5);
     fake.with(|state| state.takes = Some(2));
     assert_eq!(a.flush(), Ok(2));
-    // Two are with the device, which will report none; three are staged, and thrown away.
+    // Two are with the device, which will report none; three are staged, and discarded.
     assert_eq!(a.drain(), Ok(Poll::Ready(())));
     assert_eq!((a.completed_total(), a.staged_total()), (5, 5));
     let counters = a.counters();

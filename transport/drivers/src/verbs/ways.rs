@@ -58,7 +58,7 @@ impl Ways {
     /// Has the kernel ask the network for the neighbour, or whether that has still the same address.
     pub(super) fn ask(&self, to: Gid) {
         if let Some(to) = address_of(to) {
-            // What cannot be sent is not asked; the next frame tries again.
+            // A question that cannot be sent is dropped; the next frame tries again.
             let _ = self.asking.send_to(&[], (to, DISCARD_PORT));
         }
     }

@@ -1,7 +1,8 @@
 //! The bare path, for benches: the same rings, program and headers, with nothing above them.
 //!
-//! One end sends datagrams of one length to one other end; what comes it copies out. Headers were written once, and no buffer is leased: a frame is overwritten
-//! when its turn comes again. Nothing is counted, and no kernel's table is asked.
+//! One end sends datagrams of one length to one other end; it copies out received ones. Headers were written
+//! once, and no buffer is leased: a frame is overwritten when its turn comes again. Nothing is counted, and
+//! no kernel's table is asked.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -55,7 +56,7 @@ impl BareXdp {
         })
     }
 
-    /// What the other end has to know.
+    /// The address for the other end.
     #[must_use]
     pub fn address(&self) -> BareAddress {
         self.own

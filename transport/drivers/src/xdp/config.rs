@@ -10,8 +10,8 @@ use super::helper;
 pub enum Attach {
     /// In the device's own driver, before the kernel makes anything of the frame.
     Native,
-    /// In the kernel's receive path, for devices whose driver cannot. What comes over a virtual device from a sender that has the kernel cut its
-    /// frames (UDP_SEGMENT) comes uncut here, as one frame that no peer sent.
+    /// In the kernel's receive path, for devices whose driver cannot. If a sender on a virtual device has the
+    /// kernel cut its frames (UDP_SEGMENT), they come uncut here, as one frame that no peer sent.
     Generic,
 }
 
@@ -42,7 +42,8 @@ pub enum Rights {
 pub struct XdpConfig {
     /// The device, such as `eth0`.
     pub interface: String,
-    /// How many of its queues serve this rail, at most; `None`: all. What comes by others goes through the companion.
+    /// How many of its queues serve this rail, at most; `None`: all. Frames in other queues go through the
+    /// companion.
     pub queues_max: Option<usize>,
     /// An IP address of the device; port 0 takes a free one.
     pub bind: SocketAddr,

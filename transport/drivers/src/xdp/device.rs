@@ -33,7 +33,7 @@ pub(super) fn find(name: &str) -> Result<(u32, Mac, usize), Failure> {
     Ok((index, mac, mtu))
 }
 
-/// How many queues a device receives by (ETHTOOL_GCHANNELS); `None`: it does not say.
+/// How many queues a device receives by (ETHTOOL_GCHANNELS); `None`: it does not report them.
 #[must_use]
 pub fn receive_queues(name: &str) -> Option<u32> {
     channels(name).map(|channels| channels.receive + channels.combined)

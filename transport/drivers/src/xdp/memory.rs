@@ -75,7 +75,7 @@ impl Mapping {
     /// No child gets it. A forked copy of a ring would keep the socket open, and with it the device's queue; one of the frames would be copied at
     /// the fork, because the kernel has pinned them.
     fn keep_from_children(self) -> Result<Mapping, Errno> {
-        // SAFETY: the whole of our own mapping; says only what a fork does.
+        // SAFETY: the whole of our own mapping; sets only the behaviour of a fork.
         let advised = unsafe { madvise(self.start.cast(), self.bytes, MmapAdvise::MADV_DONTFORK) };
         advised.map_err(known)?;
         Ok(self)

@@ -1,20 +1,21 @@
 //! The driver over AF_XDP: frames pass between a device's queue and our memory, around the kernel's network stack.
 //!
-//! An ordinary UDP socket on the same port is its companion: it reserves the port, receives what the program at the device lets pass
-//! (fragments, frames longer than a chunk, other queues), and sends what cannot go directly: to ourselves, through another interface,
-//! or while a neighbour is not known, which also makes the kernel look for it. The rail's address is the companion's, so rails over UDP
-//! and over AF_XDP reach each other.
+//! An ordinary UDP socket on the same port is its companion. It reserves the port, and receives frames that
+//! the program at the device lets pass (fragments, frames longer than a chunk, other queues). It sends frames
+//! that cannot go directly: to ourselves, through another interface, or while a neighbour is not known, which
+//! also makes the kernel look for it. The rail's address is the companion's, so rails over UDP and over
+//! AF_XDP reach each other.
 //!
-//! * `slow_path`: companion, kernel's tables and helper: what is not in the rings;
+//! * `slow_path`: companion, kernel's tables and helper, all outside the rings;
 //! * `config`: how a rail is opened;
-//! * `device`: what there is to know of a device;
-//! * `rights`: what the kernel asks for;
+//! * `device`: the facts about a device;
+//! * `rights`: the capabilities that the kernel asks for;
 //! * `helper`: a process with the rights, which opens sockets for others;
-//! * `program`: what runs at the device, and attaching it;
+//! * `program`: the program at the device, and attaching it;
 //! * `open`: all of that, put together;
 //! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
-//! * `tx_staging`: what waits to be sent, several short frames to a datagram;
-//! * `headers`: what stands before a frame on the wire;
+//! * `tx_staging`: frames that wait to be sent, several short ones to a datagram;
+//! * `headers`: the headers before a frame on the wire;
 //! * `neighbours`: routes and neighbours, asked of the kernel;
 //! * `bare` (feature of that name): the rings alone, to measure against.
 
@@ -85,7 +86,8 @@ const WATCHED_LOOKS: u32 = 2;
 /// Taken frames that are returned to the kernel with the next call of `receive`; more are returned at once.
 const UNRETURNED_MAX: usize = 4;
 
-/// Calls that hand over what was submitted, at most, before others have their turn. A copying kernel sends 32 frames per call.
+/// Calls that hand over submitted frames, at most, before others have their turn. A copying kernel sends 32
+/// frames per call.
 const SEND_CALLS: usize = 4;
 
 /// How frames to one address leave.
@@ -157,7 +159,7 @@ impl XdpDriver {
     /// Opens companion, socket and program. Frames that are longer than a chunk are taken where the kernel can divide them.
     ///
     /// # Errors
-    /// `CapabilityMissing`, or what stands in the way of the helper; `CannotOpen` with the step and errno; `NoOwnAddress`.
+    /// `CapabilityMissing`, or the error of the helper; `CannotOpen` with the step and errno; `NoOwnAddress`.
     pub fn open(config: &XdpConfig) -> Result<XdpDriver, DriverError> {
         match XdpDriver::open_with(config, true) {
             Err(error) if open::is_about_parts(&error) => XdpDriver::open_with(config, false),
@@ -288,7 +290,7 @@ impl XdpDriver {
         Some(peer.way)
     }
 
-    /// Forgets what was looked up, if the kernel's tables have changed.
+    /// Forgets looked-up routes and neighbours, if the kernel's tables have changed.
     fn renew_ways(&mut self) {
         if self.neighbours.changed() {
             self.may_be_gone = true;
@@ -303,13 +305,14 @@ impl XdpDriver {
         }
     }
 
-    /// Takes back what has been sent, and has the kernel go on with the rest. Notices if the device is gone or was taken down.
+    /// Takes back the slots of sent frames, and has the kernel continue with the rest. Notices if the device
+    /// is gone or was taken down.
     fn collect(&mut self) -> Result<(), DriverError> {
         if self.sending == 0 && !self.may_be_gone {
             return Ok(());
         }
         self.take_sent();
-        // A device that sends by itself may need the call to give back what it has sent, too.
+        // A device that sends by itself may need the call to return its sent slots, too.
         let wants_call = if self.socket.is_zero_copy() { self.sending > 0 } else { self.socket.has_unsent() };
         if wants_call || self.may_be_gone { self.send_submitted() } else { Ok(()) }
     }
@@ -378,7 +381,7 @@ impl XdpDriver {
         Ok(given)
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Has the kernel send the frames in the ring.
     fn send_submitted(&mut self) -> Result<(), DriverError> {
         for _ in 0..SEND_CALLS {
             let kicked = self.socket.kick(core::mem::take(&mut self.may_be_gone));
@@ -597,7 +600,8 @@ impl Driver for XdpDriver {
         self.staged_total - (self.staged_frames + self.sending_frames) as u64
     }
 
-    /// What the companion sends, the kernel has copied; the rest is ours when the completion ring has given it back.
+    /// The kernel has copied the companion's frames; slots are ours when the completion ring has returned
+    /// them.
     fn drain(&mut self) -> Result<Poll<()>, DriverError> {
         self.counters.lost_drained += core::mem::take(&mut self.staged_frames) as u64;
         self.free.extend(self.staged.drain(..).map(|datagram| datagram.slot));

@@ -100,7 +100,7 @@ pub(super) fn cannot((operation, errno): Failure) -> DriverError {
     DriverError::CannotOpen { operation, errno }
 }
 
-/// The helper that opens what is asked for; `None`: our own rights do.
+/// The helper that opens the sockets; `None`: our own rights do.
 pub(crate) fn helper_for(rights: &Rights) -> Result<Option<&Path>, DriverError> {
     match (rights, check_capabilities()) {
         (Rights::Own, held) => held.map(|()| None),
@@ -207,7 +207,8 @@ pub(super) fn is_about_parts(error: &DriverError) -> bool {
         && matches!(errno.0, libc::EINVAL | libc::EOPNOTSUPP | libc::ERANGE | libc::E2BIG)
 }
 
-/// Repeats what fails with EBUSY: the kernel lets go of a closed socket's queue some time after it was closed.
+/// Repeats an attempt that fails with EBUSY: the kernel lets go of a closed socket's queue some time after it
+/// was closed.
 fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let start = Instant::now();
     loop {

@@ -66,7 +66,7 @@ impl Assembly {
         }
     }
 
-    /// Leaves for the next part unless what lies at `offset` of the frame is `expected`, in network order.
+    /// Leaves for the next part unless the bytes at `offset` of the frame are `expected`, in network order.
     fn expect(&mut self, width: u8, offset: i16, expected: &[u8]) {
         let mut bytes = [0; 4];
         bytes[..expected.len()].copy_from_slice(expected);
@@ -74,8 +74,8 @@ impl Assembly {
         self.push(op(IF_NOT, 5, 0, 0, i32::from_ne_bytes(bytes)));
     }
 
-    /// Takes what is the rail's; what is not goes on behind it. r6: context, r2: start of the frame, r3: its end, or that of its first part, and
-    /// then r7: bytes of all.
+    /// Takes the rail's frames; others continue behind it. r6: context, r2: start of the frame, r3: its end,
+    /// or that of its first part, and then r7: bytes of all.
     fn take(&mut self, rail: &Destination<'_>, in_parts: bool) {
         let bytes = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
         // Long enough for the headers, and not too long for the rail.
@@ -156,10 +156,10 @@ fn assemble(rails: &[Destination<'_>], in_parts: bool) -> Vec<Instruction> {
     program.code
 }
 
-/// bpf(2) with a command's leading fields; what follows them is zero to the kernel.
+/// bpf(2) with a command's leading fields; the other fields are zero to the kernel.
 fn bpf<T>(command: libc::c_int, fields: &mut T) -> Result<libc::c_int, Errno> {
-    // SAFETY: `fields` is a `repr(C)` struct without padding, valid for its size during the call; what it points at, its maker keeps alive
-    // for as long.
+    // SAFETY: `fields` is a `repr(C)` struct without padding, valid for its size during the call; its maker
+    // keeps the memory that it points at alive for as long.
     let rc = unsafe { libc::syscall(libc::SYS_bpf, command, core::ptr::from_mut(fields), size_of::<T>()) };
     libc::c_int::try_from(rc).ok().filter(|rc| *rc >= 0).ok_or_else(Errno::last)
 }

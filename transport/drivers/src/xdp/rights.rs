@@ -16,7 +16,7 @@ pub fn file_has_capabilities(file: &Path) -> bool {
     bytes > 0
 }
 
-/// What the kernel will ask for: loading and attaching a program, and a raw socket.
+/// Checks the rights that the kernel will ask for: loading and attaching a program, and a raw socket.
 ///
 /// # Errors
 /// `CapabilityMissing`.
@@ -28,7 +28,7 @@ pub fn check_capabilities() -> Result<(), DriverError> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let Some(held) = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else {
-        // Not to be known here: the calls themselves will say.
+        // Not to be known here: the calls themselves will report it.
         return Ok(());
     };
     let missing = match (held & NET_ADMIN != 0, held & NET_RAW != 0, held & (BPF | SYS_ADMIN) != 0) {

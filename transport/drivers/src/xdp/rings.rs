@@ -1,7 +1,8 @@
 //! AF_XDP sockets in use: the memory of their frames and the rings through which chunks of it change hands with the kernel, four for each queue.
 //!
-//! A chunk is named by the number of its first byte. It belongs to us, or to the kernel from the entry of the ring that hands it over until
-//! the entry of the ring that gives it back. Safe calls keep to that: what is lent out as a slice is a chunk that is ours.
+//! A chunk is named by the number of its first byte. It belongs to us, or to the kernel from the entry of the
+//! ring that hands it over until the entry of the ring that gives it back. Safe calls keep to that: a slice
+//! that they lend out is a chunk that is ours.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -127,7 +128,8 @@ impl<T: Copy, const ENTRIES: u32> Ring<T, ENTRIES> {
 
     /// Whether the kernel wants a call before it looks at published entries.
     fn needs_wakeup(&self) -> bool {
-        // The kernel says so and then looks once more; we publish and then look: one of the two must see the other.
+        // The kernel announces it and then looks once more; we publish and then look: one of the two must see
+        // the other.
         fence(Ordering::SeqCst);
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -174,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Lets the kernel see what was submitted, and wakes it if it asks for that, or `always`.
+    /// Lets the kernel see submitted frames, and wakes it if it asks for that, or `always`.
     fn kick(&self, zero_copy: bool, always: bool) -> Result<(), Errno> {
         self.transmit.publish();
         if zero_copy && !always && !self.transmit.needs_wakeup() {
@@ -409,7 +411,7 @@ impl Socket {
         true
     }
 
-    /// Has the processor fetch what of a frame is looked at in any case.
+    /// Has the processor fetch the bytes of a frame that are looked at in any case.
     #[inline]
     fn fetch(&self, entry: &libc::xdp_desc) {
         let at = usize::try_from(entry.addr).unwrap_or(0);
@@ -470,14 +472,15 @@ impl Socket {
         others.iter_mut().for_each(|queue| take(&mut queue.completion));
     }
 
-    /// Lets the kernel see what was submitted, and wakes it if it asks for that, or `always`. Its answer says, too, whether the socket still
-    /// has a device.
+    /// Lets the kernel see submitted frames, and wakes it if it asks for that, or `always`. Its answer also
+    /// shows whether the socket still has a device.
     pub(super) fn kick(&mut self, always: bool) -> Result<(), Errno> {
         let kicked = self.front.kick(self.zero_copy, always);
         if self.others.is_empty() { kicked } else { self.kick_others(kicked) }
     }
 
-    /// What an earlier front has left is sent, too; and a queue of the device that takes nothing now leaves its place to the next.
+    /// Frames that an earlier front has left are sent, too. A queue of the device that takes nothing now
+    /// leaves its place to the next.
     #[cold]
     fn kick_others(&mut self, kicked: Result<(), Errno>) -> Result<(), Errno> {
         let unsent = self.others.iter().filter(|queue| queue.transmit.is_pending());

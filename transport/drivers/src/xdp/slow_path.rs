@@ -1,4 +1,4 @@
-//! What is not in the rings: the companion's frames, the kernel's tables, the helper.
+//! Everything outside the rings: the companion's frames, the kernel's tables, the helper.
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
@@ -11,7 +11,7 @@ use crate::pack::Frames;
 use crate::payload::Payload;
 
 impl XdpDriver {
-    /// Sends what was the oldest staged datagram through the companion, frame by frame.
+    /// Sends the datagram that was the oldest staged one through the companion, frame by frame.
     pub(super) fn send_by_companion(&mut self, datagram: &Staged) -> Result<(), DriverError> {
         let XdpDriver { socket, companion, counters, .. } = self;
         let bytes = &socket.slot(datagram.slot)[HEADROOM - datagram.head_bytes()..datagram.end()];
@@ -24,7 +24,7 @@ impl XdpDriver {
                 companion.commit(datagram.to, frame.len(), Payload::EMPTY);
             }
             companion.flush()?;
-            // What the socket had no room for is lost.
+            // A frame that finds no room in the socket is lost.
             let _ = companion.drain()?;
             if companion.counters().frames_sent > sent_before {
                 counters.frames_sent += 1;
@@ -36,7 +36,8 @@ impl XdpDriver {
         Ok(())
     }
 
-    /// Notices that the helper is gone. What it has opened works on; only the program has gone with it.
+    /// Notices that the helper is gone. The sockets that it has opened work on; only the program has gone
+    /// with it.
     pub(super) fn look_for_helper(&mut self) {
         if let Hold::Helper(lease) = &self.hold
             && lease.is_over()

@@ -132,7 +132,7 @@ pub(crate) fn holds_a_rail(interface: &str) -> bool {
     held().is_some_and(|held| held.iter().any(|one| one.interface == interface && one.is_open()))
 }
 
-/// What the kernel calls a socket, and no other one until the kernel is started again.
+/// The kernel's id of a socket, which no other socket gets until the kernel is started again.
 fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
@@ -156,7 +156,7 @@ pub(super) fn protocol(socket: BorrowedFd<'_>) -> Result<c_int, Errno> {
     option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
-/// What stands for the network namespace of any socket (Linux 5.14).
+/// The kernel's id of the network namespace of any socket (Linux 5.14).
 pub(super) fn namespace(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     const SO_NETNS_COOKIE: c_int = 71;
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)

@@ -63,7 +63,7 @@ struct Faulty<F> {
     steps: usize,
 }
 
-/// Of so many steps one takes the network's time: what is late is late by calls.
+/// Of so many steps one takes the network's time: frames are late by calls.
 const STEPS_AT_ONCE: usize = 32;
 
 impl<F> Faulty<F> {
@@ -108,7 +108,7 @@ const LATE: &str = "late=30%,seed=3";
 /// So is loss. Of frames that come twice or out of turn a driver knows nothing: those are for the tests of ports.
 const LOSSY: &str = "loss=0.5%,late=10%,seed=5";
 
-/// What every system has is never skipped.
+/// A driver for facilities that every system has is never skipped.
 fn everywhere<F>(made: Result<F, DriverError>) -> Result<F, DriverError> {
     Ok(made.expect("memory and IPv4 are everywhere"))
 }

@@ -1,4 +1,4 @@
-//! What the fault wrapper injects, how often, and that it is the same each time.
+//! The faults that the wrapper injects, their rates, and that each run repeats them exactly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn receive(rail: &mut Rail) -> Vec<Vec<u8>> {
 
 const FRAMES: u64 = 20_000;
 
-/// Sends numbered frames of 48 bytes; returns what came, in order.
+/// Sends numbered frames of 48 bytes; returns the received ones, in order.
 fn run(faults: &str) -> (Vec<Vec<u8>>, Rail, Rail) {
     let (mut a, mut b, to) = pair(faults);
     let user = Arc::new(vec![0x5a; 40]);
@@ -141,8 +141,9 @@ fn a_payload_that_is_read_late_shows_who_reuses_it_early() {
     for number in 0..200u64 {
         let mut user = [1u8; 32];
         let start = user.as_mut_ptr();
-        // SAFETY: here is the one who breaks the promise: the bytes are written while they are referred to. They stay readable,
-        // the write goes through the same pointer, and this thread alone reads and writes them, one after the other.
+        // SAFETY: this call breaks the promise: the bytes are written while they are referred to. They stay
+        // readable, the write goes through the same pointer, and this thread alone reads and writes them, one
+        // after the other.
         let payload = unsafe { Payload::borrowed(start, 32) };
         send(&mut a, to, &number.to_le_bytes(), payload);
         let completed_at_once = a.completed_total() == a.staged_total();

@@ -1,4 +1,5 @@
-//! A process with several ports, and a device that serves one AF_XDP rail. Alone in its file: what counts is whether the process has such a rail.
+//! A process with several ports, and a device that serves one AF_XDP rail. Alone in its file: the outcome
+//! depends on whether the process has such a rail.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -27,7 +28,7 @@ fn test() {
     assert!(first.nic.to_string().starts_with("xdp:eth0 (native, copying"), "{}", first.nic);
     let second = open().expect("UDP");
     assert_eq!(second.nic.to_string(), "udp:eth0 (not xdp:eth0: another port of this process has it)");
-    // What moves a rail under a port takes what was named, or nothing.
+    // A call that moves a rail under a port takes the named NIC, or nothing.
     let moved = drivers::open_nic(&udp, &request).map(|(_, taken)| taken);
     let Err(RailsError::Nic(error)) = moved else { panic!("{moved:?}") };
     assert!(error.to_string().contains("Device or resource busy"), "{error}");

@@ -70,12 +70,12 @@ impl Peer {
         Peer { child, lines }
     }
 
-    /// The next line that the peer said.
+    /// The next line of the peer.
     fn said(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).expect("text") > 0, "the peer said nothing more");
-            // What the test harness says in between is not the peer's.
+            // Lines of the test harness in between are not the peer's.
             if let Some((_, said)) = line.trim_end().split_once("SAYS ") {
                 return said.to_owned();
             }
@@ -141,7 +141,7 @@ fn sends_large_frames() {
     rail.flush().expect("a live rail");
     complete(&mut rail);
     say(&pulled.to_string());
-    // Until it is killed: what has been sent stays readable.
+    // Until it is killed: sent frames stay readable.
     loop {
         std::thread::park();
     }

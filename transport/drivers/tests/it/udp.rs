@@ -1,4 +1,5 @@
-//! What the UDP driver does beyond the contract of every driver: how many system calls it makes, offloads, path limits.
+//! The UDP driver's behaviour beyond the contract of every driver: the number of its system calls, offloads,
+//! path limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

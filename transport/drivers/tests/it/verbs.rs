@@ -1,5 +1,6 @@
-//! The verbs driver over two RDMA devices that are made of a pair of network devices (Soft-RoCE). They take a kernel that has them, and are there for the whole
-//! system: tests/guest/verbs starts a guest, and names in STILLWIRE_TEST_VERBS what it has made there.
+//! The verbs driver over two RDMA devices that are made of a pair of network devices (Soft-RoCE). They take a
+//! kernel that has them, and are there for the whole system: tests/guest/verbs starts a guest, and names the
+//! devices that it has made there in STILLWIRE_TEST_VERBS.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,13 +24,14 @@ struct End {
     ip: std::net::Ipv4Addr,
 }
 
-/// Both ends; held by one test at a time, because each may change what the network does.
+/// Both ends; held by one test at a time, because each may change the network.
 struct Pair {
     ends: [End; 2],
     _alone: MutexGuard<'static, ()>,
 }
 
-/// The two ends that STILLWIRE_TEST_VERBS names, as `rxe0,va,10.9.0.1 rxe1,vb,10.9.0.2`; where it does not, the test says that it is skipped.
+/// The two ends that STILLWIRE_TEST_VERBS names, as `rxe0,va,10.9.0.1 rxe1,vb,10.9.0.2`; where it does not,
+/// the test reports that it is skipped.
 fn pair(test: &str) -> Option<Pair> {
     static ALONE: Mutex<()> = Mutex::new(());
     let Ok(named) = std::env::var("STILLWIRE_TEST_VERBS") else {
@@ -150,7 +152,8 @@ fn it_conforms_over_a_network_that_loses_frames() {
 
 const FRAMES: u32 = 2000;
 
-/// Sends numbers, each with its complement, in bursts of 16, of which every other is too long to go inside its request; what came.
+/// Sends numbers, each with its complement, in bursts of 16, of which every other is too long to go inside
+/// its request. Returns the received frames.
 fn numbers(a: &mut dyn Driver, b: &mut dyn Driver, patience: Duration) -> Vec<Vec<u8>> {
     let to = a.resolve(&b.local_address()).expect("a neighbour");
     let mut came: Vec<Vec<u8>> = Vec::new();
@@ -186,7 +189,7 @@ fn number(frame: &[u8]) -> Option<u32> {
     (complement == !number && is_whole).then_some(number)
 }
 
-/// Gives back what a test has done to a network device.
+/// Undoes a test's change of a network device.
 struct Undo(&'static str, String);
 
 impl Drop for Undo {
@@ -226,7 +229,7 @@ fn what_the_wrapper_alters_and_nothing_else_is_altered() {
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came", came.len());
 }
 
-/// Uses the rail until it says that it is dead.
+/// Uses the rail until it reports that it is dead.
 fn until_dead(rail: &mut dyn Driver, to: Option<AddressId>) -> (Operation, Errno) {
     let start = Instant::now();
     loop {
@@ -346,7 +349,8 @@ fn a_device_that_is_removed_under_load_goes_with_its_rail() {
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came over the new rail", came.len());
 }
 
-/// The script that has set the network up, and does again what a device forgets that is taken down.
+/// The script that has set the network up, and repeats the settings that a device forgets when it is taken
+/// down.
 fn setup() -> String {
     std::env::var("STILLWIRE_TEST_VERBS_SETUP").expect("named beside the devices")
 }
@@ -452,7 +456,7 @@ fn a_peer_to_which_no_way_leads_costs_frames_and_not_the_rail() {
     assert!(came.len() * 10 >= FRAMES as usize * 9, "only {} came when the way was back", came.len());
 }
 
-/// Sends a short frame now and then, and takes what comes, until so many address handles have been made.
+/// Sends a short frame now and then, and takes received ones, until so many address handles have been made.
 fn until_handles(rail: &mut VerbsDriver, to: AddressId, handles: u64) {
     let start = Instant::now();
     while rail.handles_made() < handles {
@@ -477,7 +481,7 @@ fn a_neighbour_that_has_another_ethernet_address_is_followed() {
     until_handles(&mut a, to, 2);
     tool(&setup(), &format!("up {interface}"));
     until_handles(&mut a, to, 3);
-    // What is said of others changes nothing.
+    // News about other neighbours changes nothing.
     tool("ip", &format!("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:78 dev {interface} nud permanent"));
     tool("ip", &format!("neigh del 10.9.0.78 dev {interface}"));
     for _ in 0..1000 {
@@ -509,7 +513,7 @@ fn a_neighbour_that_does_not_answer_holds_up_nobody() {
         assert!(start.elapsed() < LONG, "{came} of 10 frames to another peer came");
         came += b.receive(64, &mut |frame| assert_eq!(frame.len(), 9)).expect("a live rail");
     }
-    // It is there now: what is sent to it goes to the other end's device.
+    // It is there now: frames to it go to the other end's device.
     let (interface, other) = (&pair.ends[0].interface, &pair.ends[1].interface);
     let mac = std::fs::read_to_string(format!("/sys/class/net/{other}/address")).expect("a device");
     tool("ip", &format!("neigh replace 10.9.0.77 lladdr {} dev {interface} nud permanent", mac.trim()));
@@ -531,8 +535,8 @@ fn frames_lie_on_huge_pages_where_there_are_some() {
     }
 }
 
-/// Half round trips of frames of this length, beside what rdma-core's own program says of the same two devices: for function, in a guest without
-/// hardware support.
+/// Half round trips of frames of this length, beside the figure of rdma-core's own program for the same two
+/// devices: for function, in a guest without hardware support.
 #[test]
 fn a_ping_pong_runs_beside_rdma_cores_own() {
     const TURNS: u32 = 300;
@@ -665,7 +669,7 @@ fn a_device_that_is_not_there_is_told_with_what_to_do() {
     assert!(!error.is_rail_dead());
 }
 
-/// What is not libibverbs, in its place: this test is started again with it.
+/// A file that is not libibverbs, in its place: the test starts itself again with it.
 #[test]
 fn a_library_that_cannot_be_loaded_is_told_with_what_to_do() {
     const CHILD: &str = "STILLWIRE_TEST_NO_LIBRARY";

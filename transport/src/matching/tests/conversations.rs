@@ -16,7 +16,7 @@ impl Talk {
         Talk { matcher: Matcher::new(BOUNDS) }
     }
 
-    /// Posts, and posts again what is left, as a port does: "waits", "takes a", "takes a, takes b, waits".
+    /// Posts, and posts the rest again, as a port does: "waits", "takes a", "takes a, takes b, waits".
     fn post(&mut self, receive: Receive) -> String {
         let mut said = Vec::new();
         let mut next = Some(receive);

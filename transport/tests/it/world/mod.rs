@@ -1,4 +1,4 @@
-//! Ports, one virtual clock, and a network that does what the test says.
+//! Ports, one virtual clock, and a network that obeys the test.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -214,7 +214,7 @@ impl World {
         census
     }
 
-    /// Lets every port send what it wants to send now.
+    /// Lets every port send its frames now.
     pub(crate) fn pump(&mut self) {
         for i in 0..self.nodes.len() {
             let Node { port, memory, frame_bytes, .. } = &mut self.nodes[i];
@@ -381,7 +381,7 @@ fn describe(now: Instant, from: usize, to: usize, frame: &Frame<'_>, fate: Fate)
     )
 }
 
-/// Payload that says where it comes from.
+/// Payload that shows its origin.
 pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (seed as usize * 31 + i * 7 + i / 251) as u8).collect()
 }

@@ -10,8 +10,8 @@ pub(in crate::verbs) const PORT_DOWN: c_uint = 1;
 /// IBV_LINK_LAYER_INFINIBAND.
 const LINK_LAYER_INFINIBAND: u8 = 1;
 
-/// The device's only port that is not down, as it is now. What was made stays as the port was then, so that rails opened one after the other
-/// are on several ports.
+/// The device's only port that is not down, as it is now. Earlier objects stay on the port of their time, so
+/// that rails opened one after the other are on several ports.
 #[derive(Clone)]
 pub(in crate::verbs) struct Port {
     pub(in crate::verbs) state: c_uint,

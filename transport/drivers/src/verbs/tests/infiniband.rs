@@ -79,7 +79,7 @@ fn a_port_that_takes_no_handle_without_a_route_gets_one() {
     assert_eq!(targets(&fake), [Target { lid: 9, has_route: 1, gid, own_gid_index: 0, port: 1 }]);
 }
 
-/// At a LID that several ports share, the route says for which of them a frame is.
+/// At a LID that several ports share, the route decides for which of them a frame is.
 #[test]
 fn a_peer_whose_port_takes_no_frame_without_a_route_gets_them_with_one() {
     let fake = Fake::new();

@@ -38,7 +38,7 @@ pub(in crate::xdp) struct Given {
     pub(in crate::xdp) sockets: Vec<OwnedFd>,
 }
 
-/// The connection that keeps what was given.
+/// The connection that keeps the granted queues and address.
 pub(in crate::xdp) struct Lease(OwnedFd);
 
 impl Lease {
@@ -58,13 +58,14 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let told = shutdown(self.0.as_raw_fd(), Shutdown::Write);
         if told.is_ok() {
-            // It says nothing any more: this ends with the connection, or, of a helper that stands still, with our patience.
+            // It sends nothing any more: this ends with the connection, or, of a helper that stands still,
+            // with our patience.
             let _ = messages::receive(self.fd(), &mut [0], MsgFlags::empty());
         }
     }
 }
 
-/// Asks for queues. What others hold for a moment still is asked for again.
+/// Asks for queues. If others still hold some for a moment, asks again.
 pub(in crate::xdp) fn open(path: &Path, request: &Request<'_>) -> Result<Given, DriverError> {
     let failed = |errno| refused(Refusal::Failed { operation: Operation::FindDevice, errno });
     let device = Name::new(request.device).ok_or(failed(Errno(libc::ENODEV)))?;

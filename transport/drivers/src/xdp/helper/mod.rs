@@ -4,7 +4,7 @@
 //! nothing but use these queues. The helper owns the program at the device, one for all rails there. A rail lasts as long as its connection: when that ends,
 //! however its process ends, the program takes nothing for it any more.
 //!
-//! * `wire`: what they say to each other;
+//! * `wire`: their messages;
 //! * `register`: the owners of queues and addresses;
 //! * `messages`: bytes and descriptors over the socket between them;
 //! * `client`: the rank's side;
@@ -24,7 +24,7 @@ pub use register::Rules;
 pub use server::{Event, Helper, HelperConfig, HelperError};
 pub use wire::Refusal;
 
-/// Where the helper listens, if nothing else is said.
+/// The helper's default socket.
 pub const DEFAULT_PATH: &str = "/run/stillwire/nic.sock";
 
 /// Names the helper's socket to ranks.

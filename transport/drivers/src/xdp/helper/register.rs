@@ -7,7 +7,7 @@ use super::wire::Refusal;
 use crate::limits::XDP_HELPER_RAILS_MAX;
 use crate::xdp::Attach;
 
-/// Whom the helper serves, and where.
+/// The users that the helper serves, and the devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rules {
     /// Users; empty: all that can open its socket.
@@ -32,7 +32,7 @@ impl Rules {
     }
 }
 
-/// What one rail has.
+/// The resources of one rail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Held {
     /// The device's number.
@@ -97,7 +97,7 @@ impl Register {
         self.rails.insert(connection, held);
     }
 
-    /// The connection is over: what its rail had is free.
+    /// The connection is over: the resources of its rail are free.
     pub(super) fn leave(&mut self, connection: u64) -> Option<Held> {
         self.rails.remove(&connection)
     }
@@ -111,7 +111,7 @@ mod tests {
         SocketAddr::from(([10, 0, 0, 1], port))
     }
 
-    /// Takes what is found, as the helper does.
+    /// Takes the free queues, as the helper does.
     fn take(
         register: &mut Register,
         (connection, interface, port): (u64, u32, u16),

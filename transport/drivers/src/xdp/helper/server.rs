@@ -34,7 +34,7 @@ pub struct HelperConfig {
     pub mode: u32,
     /// The group of the socket's file.
     pub group: Option<u32>,
-    /// Whom it serves.
+    /// The users that it serves.
     pub rules: Rules,
 }
 
@@ -129,7 +129,7 @@ struct Connection {
     rail: Option<Rail>,
 }
 
-/// What belongs to a rail.
+/// The helper's objects for a rail.
 struct Rail {
     /// Its UDP socket: as long as that is open no other process gets the port.
     _address: OwnedFd,
@@ -303,7 +303,7 @@ impl Helper {
         find(device).map(drop)
     }
 
-    /// Opens what a rank wants to have. What it has then is registered.
+    /// Opens the sockets that a rank asks for, and registers them.
     fn give(
         &mut self,
         number: u64,
@@ -386,7 +386,7 @@ impl Helper {
         Ok(attach)
     }
 
-    /// A connection is over: what it had is free, and only then it is closed.
+    /// A connection is over: its resources are free, and only then it is closed.
     fn end(&mut self, number: u64, tell: &mut dyn FnMut(&Event)) {
         let Some(mut connection) = self.connections.remove(&number) else { return };
         if let Some(held) = self.register.leave(number) {

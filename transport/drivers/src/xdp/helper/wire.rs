@@ -94,7 +94,7 @@ pub enum Request {
     Open(Wanted),
 }
 
-/// What a rank wants to have opened.
+/// A rank's request: the device, and the queues to open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// The device.
@@ -133,7 +133,7 @@ impl Request {
         bytes
     }
 
-    /// Reads what [`Request::emit`] has written.
+    /// Reads a request that [`Request::emit`] has written.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -269,7 +269,7 @@ impl Answer {
         bytes
     }
 
-    /// Reads what [`Answer::emit`] has written.
+    /// Reads an answer that [`Answer::emit`] has written.
     ///
     /// # Errors
     /// [`Malformed`].

@@ -1,4 +1,4 @@
-//! What the tests stand on: hosts on a bridge.
+//! The base of the tests: hosts on a bridge.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
@@ -55,7 +55,7 @@ fn wait_until_asked_for(address: Ipv6Addr) {
     }
 }
 
-/// Runs `ip` in the namespace of this thread; what it prints.
+/// Runs `ip` in the namespace of this thread; returns its output.
 pub(crate) fn ip(arguments: &str) -> Result<String, String> {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();
     let output = output.map_err(|error| format!("no tool `ip`: {error}"))?;
@@ -197,8 +197,8 @@ impl Fixture for Bridged {
         let host = self.host();
         let rail = host.try_open(|config| config.bind.set_port(PORT));
         let mut rail = rail.expect("rights and a device");
-        // What a path takes, the kernel says in the namespace of the thread that asks: so each rail asks where it was opened, about every
-        // rail that there may be.
+        // The kernel reports a path's limit in the namespace of the thread that asks. So each rail resolves
+        // every possible rail where it was opened.
         for other in 1..=4 {
             let address = RawAddress::from(UdpAddress(SocketAddr::new(self.address(other), PORT)));
             (rail, _) = host.resolve(rail, address);
@@ -224,7 +224,8 @@ impl Fixture for Bridged {
     }
 }
 
-/// Runs `test` on a bridge, on a thread of its own. Where bridges are not available it says so, and is false.
+/// Runs `test` on a bridge, on a thread of its own. Where bridges are not available it prints that, and
+/// returns false.
 pub(crate) fn bridged(
     name: &str,
     attach: Attach,

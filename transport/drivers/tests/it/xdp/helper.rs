@@ -248,7 +248,7 @@ fn one_helper_has_one_socket() {
     });
 }
 
-/// Says something to a helper; the answer, and the connection.
+/// Sends bytes to a helper. Returns the answer, and the connection.
 fn say(helper: &Path, bytes: &[u8], files: &[RawFd]) -> (Option<Answer>, OwnedFd) {
     let connection = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
     let connection = connection.expect("a socket");
@@ -361,7 +361,7 @@ fn nonsense_is_answered_and_harms_nobody() {
         }
         let own = std::fs::File::open("/dev/null").expect("a file");
         assert_eq!(say(helper.path(), &request, &[own.as_raw_fd(); 253]).0, Some(Answer::Would));
-        // Many that say nothing: they are let go when others want to come.
+        // Many silent connections: they are dropped when others want to come.
         let silent: Vec<_> = (0..drivers::limits::XDP_HELPER_CONNECTIONS_MAX * 2)
             .map(|_| socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None))
             .map(|socket| {

@@ -99,7 +99,7 @@ fn generic_v6_conforms_where_frames_are_lost() {
 
 const FRAMES: u32 = 4000;
 
-/// Sends numbers, each with its complement, in bursts of 16; what came.
+/// Sends numbers, each with its complement, in bursts of 16. Returns the received frames.
 fn numbers(a: &mut dyn Driver, b: &mut dyn Driver) -> Vec<Vec<u8>> {
     let to = a.resolve(&b.local_address()).expect("on the same bridge");
     let mut came: Vec<Vec<u8>> = Vec::new();
@@ -148,7 +148,7 @@ fn what_the_wrapper_alters_and_nothing_else_is_altered() {
 
 #[test]
 fn rails_over_udp_and_over_af_xdp_reach_each_other() {
-    // Not attached generically: what the UDP driver has the kernel cut would come here uncut.
+    // Not attached generically: frames that the UDP driver has the kernel cut would come here uncut.
     for v6 in [false, true] {
         let name = "rails_over_udp_and_over_af_xdp_reach_each_other";
         let ran = bridged(name, Attach::Native, v6, None, |mut bridge| {
@@ -168,7 +168,7 @@ fn rails_over_udp_and_over_af_xdp_reach_each_other() {
     }
 }
 
-/// Uses the rail until it says that it is dead.
+/// Uses the rail until it reports that it is dead.
 fn until_dead(rail: &mut dyn Driver, mut sends_to: Option<AddressId>) -> Errno {
     let start = Instant::now();
     loop {
@@ -227,7 +227,7 @@ fn a_path_is_as_long_as_device_and_route_permit() {
         let ((mut a, to_b), (mut b, to_a)) = (near.resolve(a, at_b), far.resolve(b, at_a));
         let (c, from_c) = routed.resolve(c, at_a);
         let longest = |rail: &XdpDriver, to| rail.path(to).expect("resolved").frame_bytes_max;
-        // Its own device would send 1500: the peer's address says what its device takes.
+        // Its own device would send 1500: the peer's address contains its device's MTU.
         assert_eq!(longest(&a, to_b), 1000 - 28);
         assert_eq!(longest(&b, to_a), 1000 - 28);
         assert_eq!(longest(&c, from_c), 900 - 28);

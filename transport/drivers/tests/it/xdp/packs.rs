@@ -18,7 +18,7 @@ fn commit(rail: &mut dyn Driver, to: AddressId, frame: &[u8]) {
     rail.commit(to, half, Payload::shared(&owner, half..frame.len()).expect("in range"));
 }
 
-/// What comes, in the order of coming, taken `each` at a time.
+/// The received frames, in order of arrival, taken `each` at a time.
 fn come(rail: &mut dyn Driver, frames: usize, each: usize) -> Vec<Vec<u8>> {
     let mut came = Vec::new();
     while came.len() < frames && rail.wait(Duration::from_millis(500)).expect("a live rail") == Wake::Frame {
@@ -92,7 +92,7 @@ fn what_goes_together_is_what_fits_and_goes_to_one_address() {
         let counters = rail.counters();
         assert_eq!(counters.frames_sent - sent_before, 16);
         assert_eq!(counters.lost_on_send(), 0, "{counters:?}");
-        // Neither what is as long as the path takes, nor what would be taken for a pack.
+        // Neither a frame as long as the path takes, nor one that would be taken for a pack.
         let long = vec![9; 1472];
         for frame in [b"one".as_slice(), &long, b"two", b"PACKed"] {
             commit(&mut rail, to_here, frame);

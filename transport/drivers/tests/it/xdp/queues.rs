@@ -28,7 +28,8 @@ fn a_device_of_several_queues_conforms_generically() {
 /// Sockets from which the kernel sends: it spreads them over the queues of the device by their ports.
 const SENDERS: usize = 64;
 
-/// Has each sender say its number until that has come; how many came around the kernel, and how many through it.
+/// Has each sender send its number until that has come. Returns how many came around the kernel, and how many
+/// through it.
 fn spread(senders: &[UdpSocket], rail: &mut XdpDriver, to: SocketAddr) -> (u64, u64) {
     let (before, direct_before) = (rail.counters().frames_received, rail.direct_frames().0);
     for (number, sender) in (0u8..).zip(senders) {
@@ -45,7 +46,7 @@ fn spread(senders: &[UdpSocket], rail: &mut XdpDriver, to: SocketAddr) -> (u64, 
     (direct, rail.counters().frames_received - before - direct)
 }
 
-/// A pair of devices between two hosts: a bridge would put what comes by one queue into another.
+/// A pair of devices between two hosts: a bridge would put frames of one queue into another.
 fn pair(from: &Host, at: &Host) {
     let there = at.run(|_| nix::unistd::gettid());
     from.run(move |_| {

@@ -10,7 +10,7 @@ pub(crate) const NOBODY: u32 = 65534;
 
 /// Makes this thread one of a user without rights.
 pub(crate) fn give_up_rights() {
-    // SAFETY: changes the user of this thread alone, unlike what the C library makes of it.
+    // SAFETY: changes the user of this thread alone, unlike the C library's function.
     let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
     assert_eq!(changed, 0, "setresuid");
     let missing = drivers::xdp::check_capabilities();
