@@ -129,7 +129,7 @@ Cost of packets, and the savings of reading single blocks.
 Packing and unpacking by codec and content; lengths of packets; and one chain of eight checkpoints, stored plain, with each file compressed as a whole, and \
 in packets: time to restore the newest, and to read one block. Files are in the page cache: the bench measures arithmetic. Restored contents are compared; exit code 3 if it differs.")]
     Store(StoreArguments),
-    /// What it costs in normal running that a port can be checkpointed
+    /// The cost of checkpointable ports in normal running
     #[command(long_about = "\
 What it costs in normal running that a port can be checkpointed.
 
@@ -139,7 +139,7 @@ ratio with its 95 % interval over many pairs of processes.")]
     Checkpointable(CheckpointableArguments),
     /// Cost of the protocol alone, without any socket
     Protocol(ProtocolArguments),
-    /// MPICH over ours and over what it ships with
+    /// MPICH over our provider and over those that it ships with
     #[command(long_about = "\
 MPICH over ours and over its own networks.
 
@@ -233,7 +233,7 @@ pub struct PeriodicFreezeArguments {
     /// Processes
     #[arg(long, requires = "mpi", default_value_t = PeriodicFreezeOptions::default().ranks, value_parser = number::<u32>(1..=1024))]
     ranks: u32,
-    /// What they talk over: auto, shm or udp
+    /// Rails of the ranks: auto, shm or udp
     #[arg(long, requires = "mpi", default_value = RailChoice::Auto.name())]
     rails: RailChoice,
     /// At each freeze, hand all links from shared memory to UDP, or back; wants --rails auto
@@ -296,7 +296,7 @@ pub struct CheckpointableArguments {
     /// The program `bench`, built with RUSTFLAGS="--cfg uncheckpointable"
     #[arg(long, value_name = "FILE", requires = "with")]
     without: Option<PathBuf>,
-    /// Fewer and shorter runs: some seconds besides what cargo takes, and rough figures
+    /// Fewer and shorter runs: some seconds besides the build, and rough figures
     #[arg(long, conflicts_with_all = ["pairs", "runs", "rounds", "messages"])]
     quick: bool,
 }

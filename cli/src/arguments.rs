@@ -200,7 +200,7 @@ Without a program, `doctor` checks the provider and the machine. The exit code i
     Bench(Passed),
 }
 
-/// What this program starts of itself. These are no commands of people: no help lists them, and none is proposed to somebody
+/// Processes that this program starts itself. These are no commands of people: no help lists them, and none is proposed to somebody
 /// who has misspelt one.
 #[derive(Debug, Parser)]
 #[command(name = "stillwire", disable_help_subcommand = true)]

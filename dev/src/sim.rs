@@ -34,7 +34,7 @@ prints the same one. The exit code is 3 if a property was violated.
 
 With --json there is one object (seed, digest, violations, summary, faults), and the trace in it only with --trace.")]
     Run(history::RunArguments),
-    /// Run a scenario: a plan written by hand or by `shrink`, with what must come of it
+    /// Run a scenario: a plan written by hand or by `shrink`, with its required outcome
     #[command(long_about = scenario_help())]
     Scenario(history::ScenarioArguments),
     /// Reduce a failing history to a small scenario that fails in the same way

@@ -10,10 +10,10 @@ use crate::rate::RateOptions;
 use crate::testbed::{Nic, Program};
 use console::number;
 
-/// Over what it is measured.
+/// The driver that is measured.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NicArguments {
-    /// What to measure: udp on loopback, shm, xdp between two network namespaces that the bench makes (as root), or verbs between the first two RDMA devices here
+    /// The driver: udp on loopback, shm, xdp between two network namespaces that the bench makes (as root), or verbs between the first two RDMA devices here
     #[arg(long, value_enum, default_value_t)]
     pub(super) nic: Nic,
     /// Where the program of AF_XDP is attached
@@ -100,7 +100,7 @@ pub struct BulkArguments {
     /// Sizes of message, MiB
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
     mib: Vec<usize>,
-    /// What one run sends, MiB, rounded up to whole messages
+    /// Data of one run, MiB, rounded up to whole messages
     #[arg(long, default_value_t = BulkOptions::default().run_bytes >> 20, value_parser = number::<usize>(1..=MESSAGE_MIB_MAX))]
     run_mib: usize,
     /// MTU of the devices that --nic xdp makes

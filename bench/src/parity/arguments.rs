@@ -39,7 +39,7 @@ pub struct ParityArguments {
     /// Ways that parity takes: pipeline, ring, broadcast, fan-in, auto (by the cost model), all of them
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "auto")]
     shape: Vec<String>,
-    /// What has changed: `whole`, an image without a predecessor, or percent of the pages, in place of earlier ones
+    /// Changes since the last image: `whole`, an image without a predecessor, or percent of the pages, in place of earlier ones
     #[arg(
         long,
         requires = "nodes",
@@ -67,10 +67,10 @@ pub struct ParityArguments {
     /// For how many milliseconds each frame is held back on its way: the distance of the nodes
     #[arg(long, requires = "nodes", value_delimiter = ',', default_value = "0", conflicts_with = "program", value_parser = number::<usize>(0..=DELAY_MS_MAX))]
     delay_ms: Vec<usize>,
-    /// What each rail of a node lets through in each direction, such as 50MB/s: the limit is on all rails of a node together, so many times as much
+    /// The rate of each rail of a node in each direction, such as 50MB/s: the limit is on all rails of a node together, so many times as much
     #[arg(long, requires = "nodes")]
     link: Option<Rate>,
-    /// What each node's disk reads and writes, such as 50MB/s
+    /// The rate of each node's disk, such as 50MB/s
     #[arg(long, requires = "nodes")]
     disk: Option<Rate>,
     /// Cores that each node's protector may use, such as 0.25

@@ -34,7 +34,7 @@ const KEEP: u32 = 2;
 /// Copies that depend on one whole copy, likewise: they share the cost of the whole one, and none depends on an older one.
 const WHOLE_EVERY: u32 = 64;
 
-/// What is copied outside the nodes, and where.
+/// Copies outside the nodes, and their places.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct FlushArguments {
     /// Copy every Nth generation, in the background [default with --flush-to: 1]

@@ -22,7 +22,7 @@ pub(crate) struct StdinArguments {
     stdin_limit: u64,
     /// Give the only rank a terminal: programs that edit lines or draw on the screen work, and every key goes to the program.
     ///
-    /// Its settings and its size are as those of the terminal of this command, and are saved with a checkpoint. Ctrl-C is the program's; Ctrl-Z stops the job unless the program reads single keys. What the program prints is passed on unchanged.
+    /// Its settings and its size are as those of the terminal of this command, and are saved with a checkpoint. Ctrl-C is the program's; Ctrl-Z stops the job unless the program reads single keys. Output is passed on unchanged.
     #[arg(long, conflicts_with = "stdin")]
     tty: bool,
 }

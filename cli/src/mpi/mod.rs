@@ -38,10 +38,10 @@ pub(crate) enum Family {
     OpenMpi,
 }
 
-/// Which MPI library a program uses, as a person says.
+/// The MPI library of a program, as the command line names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum MpiChoice {
-    /// What the program loads
+    /// The library that the program loads
     #[default]
     Auto,
     /// None: processes that do not talk to each other
