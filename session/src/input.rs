@@ -5,7 +5,7 @@
 //! pipe, without a word to the keeper. The record ([`Record`]) is written before and after each write to the
 //! pipe, with a serial number that is odd in between.
 //!
-//! Standard input may be a terminal of the job instead ([`crate::terminal`]). In line mode only whole lines can be read from one, and fewer bytes than
+//! Standard input may be a terminal of the job instead (`terminal.rs`). In line mode only whole lines can be read from one, and fewer bytes than
 //! were typed, where some were erased: so the record also has the last lines ([`Line`]).
 
 use std::os::fd::{BorrowedFd, RawFd};
