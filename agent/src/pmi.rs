@@ -51,9 +51,9 @@ impl LastWords {
     fn are_heard(&self) -> bool {
         let mut waiting: libc::c_int = 0;
         // SAFETY: writes an integer; fails if nothing is open under the number.
-        let told =
+        let reported =
             unsafe { libc::ioctl(self.socket.load(Ordering::Acquire), libc::FIONREAD, &raw mut waiting) };
-        let unread = told == 0 && waiting > 0;
+        let unread = reported == 0 && waiting > 0;
         !unread
             && !self.carrying.load(Ordering::Acquire)
             && this_rank::seated().is_none_or(ThisRank::has_said_all)
@@ -95,7 +95,7 @@ pub(crate) struct Pmi {
     /// Our end of the pair; `None` once the program has closed its own.
     stream: Option<UnixStream>,
     /// The reported state that cannot be saved.
-    told: Option<Unsavable>,
+    reported: Option<Unsavable>,
 }
 
 impl Pmi {
@@ -128,7 +128,7 @@ impl Pmi {
         if unsafe { libc::atexit(say_last_words) } != 0 {
             return Err(failed(Errno::ENOMEM));
         }
-        Ok(Some(Pmi { relay: Relay::new(Sabotage::none()), stream: Some(ours), told: None }))
+        Ok(Some(Pmi { relay: Relay::new(Sabotage::none()), stream: Some(ours), reported: None }))
     }
 
     /// The socket and the events to poll for; `None`: nothing to wait for.
@@ -206,7 +206,7 @@ impl Pmi {
     /// Why the process cannot be saved any more; once for each reason.
     pub(crate) fn poll_unsavable(&mut self) -> Option<&'static str> {
         let why = self.relay.unsavable();
-        if why == core::mem::replace(&mut self.told, why) {
+        if why == core::mem::replace(&mut self.reported, why) {
             return None;
         }
         why.map(|why| match why {

@@ -483,7 +483,7 @@ mod tests {
 
     // R12
     #[test]
-    fn counters_of_closed_ports_are_told_in_every_life_once_it_runs() {
+    fn counters_of_closed_ports_are_reported_in_every_life_once_it_runs() {
         let (first, mut keeper) = line();
         let rank = ThisRank::new(launch(1), first);
         let port = rank.new_port();

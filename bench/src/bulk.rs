@@ -250,7 +250,7 @@ fn measure_size(
         let kind = order[i % order.len()];
         let run = Run { kind, message_bytes, messages };
         for worker in workers.iter_mut().rev() {
-            worker.tell(&run)?;
+            worker.send(&run)?;
         }
         let seconds: f64 = workers[0].hear()?;
         workers[1].hear::<()>()?;
@@ -294,7 +294,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
     let bare = if spec.nic == Nic::Xdp { Some(spec.bare_xdp()?) } else { None };
     let listener = TcpListener::bind(spec.kernel())?;
-    parent.tell(&Hello {
+    parent.send(&Hello {
         header: Address::of(&header),
         full: Address::of(&full),
         udp: Address::of(&udp),
@@ -323,10 +323,10 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         if rank == 0 {
             let started = Instant::now();
             ends.send(&run)?;
-            parent.tell(&started.elapsed().as_secs_f64())?;
+            parent.send(&started.elapsed().as_secs_f64())?;
         } else {
             ends.receive(&run)?;
-            parent.tell(&())?;
+            parent.send(&())?;
         }
     }
     Ok(())

@@ -190,7 +190,7 @@ fn compare(
 
 /// Reports to the parent whether this build has checkpoint support.
 pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
-    parent.tell(&CHECKPOINTABLE)
+    parent.send(&CHECKPOINTABLE)
 }
 
 fn check(program: &Path, checkpointable: bool) -> Result<(), BenchError> {

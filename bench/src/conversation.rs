@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::error::BenchError;
 
 /// Writes one value.
-pub(crate) fn tell<T: Serialize>(to: &mut impl Write, value: &T) -> Result<(), BenchError> {
+pub(crate) fn send<T: Serialize>(to: &mut impl Write, value: &T) -> Result<(), BenchError> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     to.write_all(&line)?;

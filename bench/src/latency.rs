@@ -241,7 +241,7 @@ impl LatencyPair {
 
     fn run(&mut self, side: Side, rounds: usize) -> Result<RunResult, BenchError> {
         for worker in self.0.iter_mut().rev() {
-            worker.tell(&Run { side, rounds })?;
+            worker.send(&Run { side, rounds })?;
         }
         let result = self.0[0].hear()?;
         self.0[1].hear::<()>()?;
@@ -274,7 +274,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     let ours = pair::open_on(spec.rail(Wire::Ours)?, rank, Auth::Header)?;
     let udp = pair::open_on(spec.udp_rail()?, rank, Auth::Header)?;
     let mut bare = Bare::open(&spec)?;
-    parent.tell(&Hello { ours: Address::of(&ours), udp: Address::of(&udp), bare: bare.at()? })?;
+    parent.send(&Hello { ours: Address::of(&ours), udp: Address::of(&udp), bare: bare.at()? })?;
     let Some(peer) = parent.hear::<Hello>()? else { return Ok(()) };
     bare.connect(peer.bare)?;
     let mut ours = Ours::connect(ours, rank, &peer.ours)?;
@@ -287,13 +287,13 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         };
         if rank == 0 {
             let result = ping(ends, run.rounds)?;
-            parent.tell(&result)?;
+            parent.send(&result)?;
         } else {
             for _ in 0..run.rounds {
                 ends.receive()?;
                 ends.send()?;
             }
-            parent.tell(&())?;
+            parent.send(&())?;
         }
     }
     Ok(())

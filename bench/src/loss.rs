@@ -239,11 +239,11 @@ impl Ends {
     fn run<T: serde::de::DeserializeOwned>(&mut self, kind: Kind, loss_ppm: u32) -> Result<T, BenchError> {
         self.runs += 1;
         for (rank, worker) in [0, 1].into_iter().zip(&mut self.workers).rev() {
-            worker.tell(&Run { kind, loss_ppm, seed: 2 * self.runs + rank })?;
+            worker.send(&Run { kind, loss_ppm, seed: 2 * self.runs + rank })?;
             // The receiver is ready before the sender begins.
             worker.hear::<()>()?;
         }
-        self.workers[0].tell(&())?;
+        self.workers[0].send(&())?;
         let found = self.workers[0].hear()?;
         self.workers[1].hear::<()>()?;
         Ok(found)
@@ -256,7 +256,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     machine::pin(rank as usize);
     let (lossless, _) = open(rank)?;
     let (lossy, switch) = open(rank)?;
-    parent.tell(&[Address::of(&lossless), Address::of(&lossy)])?;
+    parent.send(&[Address::of(&lossless), Address::of(&lossy)])?;
     let Some(peer) = parent.hear::<[Address; 2]>()? else { return Ok(()) };
     let connect =
         |endpoint: &Endpoint, peer: &Address| endpoint.connect(pair::port_id(1 - rank), &[peer.raw()]);
@@ -273,15 +273,15 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
         let loss = Faults { loss: Rate::per_million(run.loss_ppm), seed: run.seed, ..Faults::NONE };
         end.switch.set_faults(loss);
         end.used = usize::from(run.loss_ppm > 0);
-        parent.tell(&())?;
+        parent.send(&())?;
         if rank == 0 {
             parent.hear::<()>()?;
         }
         match (run.kind, rank) {
-            (Kind::Stream { messages }, 0) => parent.tell(&end.send_stream(messages)?)?,
-            (Kind::Stream { messages }, _) => parent.tell(&end.receive_stream(messages)?)?,
-            (Kind::RoundTrips { rounds }, 0) => parent.tell(&end.ping(rounds)?)?,
-            (Kind::RoundTrips { rounds }, _) => parent.tell(&end.pong(rounds)?)?,
+            (Kind::Stream { messages }, 0) => parent.send(&end.send_stream(messages)?)?,
+            (Kind::Stream { messages }, _) => parent.send(&end.receive_stream(messages)?)?,
+            (Kind::RoundTrips { rounds }, 0) => parent.send(&end.ping(rounds)?)?,
+            (Kind::RoundTrips { rounds }, _) => parent.send(&end.pong(rounds)?)?,
         }
     }
     Ok(())

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_anything_left_is_told() {
+    fn a_machine_without_anything_left_is_reported() {
         let with = |machine_used, machine_busy| Processor { cores_used: 1.0, machine_used, machine_busy };
         assert!(with(0.9, None).is_exhausted() && with(0.2, Some(0.95)).is_exhausted());
         assert!(!with(0.5, Some(0.6)).is_exhausted());

@@ -152,11 +152,11 @@ pub(crate) fn introduce<Hello: Serialize + DeserializeOwned>(
 ) -> Result<[Worker; 2], BenchError> {
     let mut hellos = Vec::new();
     for (rank, worker) in (0u32..).zip(&mut workers) {
-        worker.tell(&testbed.rail_spec(rank, rank))?;
+        worker.send(&testbed.rail_spec(rank, rank))?;
         hellos.push(worker.hear::<Hello>()?);
     }
     for (hello, worker) in hellos.iter().rev().zip(&mut workers) {
-        worker.tell(hello)?;
+        worker.send(hello)?;
     }
     Ok(workers)
 }

@@ -258,7 +258,7 @@ impl RatePair {
     /// Messages per second of one run.
     fn run(&mut self, side: Side, messages: usize) -> Result<f64, BenchError> {
         for worker in self.0.iter_mut().rev() {
-            worker.tell(&Run { side, messages })?;
+            worker.send(&Run { side, messages })?;
         }
         let seconds: f64 = self.0[0].hear()?;
         self.0[1].hear::<()>()?;
@@ -284,7 +284,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     // The kernel gives less if its limit is lower; the default holds a window, but hardly.
     setsockopt(&bare_udp, RcvBuf, &BARE_BUFFER_BYTES).map_err(std::io::Error::from)?;
     let mut bare = if spec.nic == Nic::Xdp { Some(spec.bare_xdp()?) } else { None };
-    parent.tell(&Hello {
+    parent.send(&Hello {
         ours: Address::of(&ours),
         udp: Address::of(&udp),
         bare: bare.as_ref().map(BareXdp::address),
@@ -311,9 +311,9 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
             (_, Side::BareUdp | Side::Bare, _) => bare_udp.receive(run.messages)?,
         }
         if rank == 0 {
-            parent.tell(&started.elapsed().as_secs_f64())?;
+            parent.send(&started.elapsed().as_secs_f64())?;
         } else {
-            parent.tell(&())?;
+            parent.send(&())?;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::conversation::{hear, tell};
+use crate::conversation::{hear, send};
 use crate::error::BenchError;
 
 /// First argument of a measuring process; the second is its role.
@@ -71,8 +71,8 @@ impl Parent {
         hear(&mut self.from)
     }
 
-    pub(crate) fn tell<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
-        tell(&mut self.to, value)
+    pub(crate) fn send<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
+        send(&mut self.to, value)
     }
 }
 
@@ -103,9 +103,9 @@ impl Worker {
         Ok(Worker { role, child, to: Some(to), from })
     }
 
-    pub(crate) fn tell<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
+    pub(crate) fn send<T: Serialize>(&mut self, value: &T) -> Result<(), BenchError> {
         match &mut self.to {
-            Some(to) => tell(to, value),
+            Some(to) => send(to, value),
             None => Err(BenchError::Worker { role: self.role, what: "was asked to end" }),
         }
     }

@@ -193,8 +193,8 @@ impl RailChange {
         let ranks: Vec<Rank> = whom.iter().copied().collect();
         self.waiting = whom;
         if !ranks.is_empty() {
-            let tell = messages.into_iter().map(|message| Output::Tell { ranks: ranks.clone(), message });
-            self.outputs.extend(tell);
+            let report = messages.into_iter().map(|message| Output::Tell { ranks: ranks.clone(), message });
+            self.outputs.extend(report);
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
         core::iter::from_fn(|| change.poll_output()).collect()
     }
 
-    fn tell(ranks: &[u32], message: Message) -> Output {
+    fn report(ranks: &[u32], message: Message) -> Output {
         Output::Tell { ranks: ranks.iter().copied().map(Rank).collect(), message }
     }
 
@@ -394,7 +394,7 @@ mod tests {
         let mut change = begin();
         let nic = NicText::new(&"verbs");
         let open = Message::OpenRail { number: NUMBER, nic, anew: false };
-        assert_eq!(outputs(&mut change), [tell(&[0, 1, 2], open)]);
+        assert_eq!(outputs(&mut change), [report(&[0, 1, 2], open)]);
         for rank in [2, 0] {
             change.handle(at(1), opened(rank));
             change.handle(at(1), met(rank, ""));
@@ -403,14 +403,14 @@ mod tests {
         change.handle(at(1), opened(1));
         let ports = [2, 0, 1].map(entry).to_vec();
         let meet = Message::MeetRails { number: NUMBER, ports, last: true };
-        assert_eq!(outputs(&mut change), [tell(&[0, 1, 2], meet)]);
+        assert_eq!(outputs(&mut change), [report(&[0, 1, 2], meet)]);
         for rank in [1, 0] {
             change.handle(at(2), met(rank, ""));
             assert_eq!(outputs(&mut change), []);
         }
         change.handle(at(2), met(2, ""));
         let decided = Message::ChangeRails { number: NUMBER, decided: true };
-        assert_eq!(outputs(&mut change), [Output::Decided, tell(&[0, 1, 2], decided)]);
+        assert_eq!(outputs(&mut change), [Output::Decided, report(&[0, 1, 2], decided)]);
         (0..3).for_each(|rank| change.handle(at(3), closed(rank)));
         assert_eq!(over(&mut change), (true, vec![String::new(); 3]));
     }
@@ -421,7 +421,7 @@ mod tests {
         let mut change = all_met();
         change.handle(at(3), met(2, "no way to rank 0"));
         let back = Message::ChangeRails { number: NUMBER, decided: false };
-        assert_eq!(change.poll_output(), Some(tell(&[0, 1, 2], back)));
+        assert_eq!(change.poll_output(), Some(report(&[0, 1, 2], back)));
         let why = "rank 2 does not: no way to rank 0".to_string();
         let expected = vec![why.clone(), why, "no way to rank 0".to_string()];
         assert_eq!(over(&mut change), (false, expected));
@@ -495,7 +495,7 @@ mod tests {
         outputs(&mut change);
         (0..3).for_each(|rank| change.handle(at(1), in_place(rank)));
         let message = Message::HandOver { number: NUMBER, nic: NicText::new(&"verbs") };
-        assert_eq!(outputs(&mut change), [tell(&[0, 1, 2], message)]);
+        assert_eq!(outputs(&mut change), [report(&[0, 1, 2], message)]);
         (0..3).for_each(|rank| change.handle(at(2), closed(rank)));
         assert!(over(&mut change).0);
         // One has to go elsewhere: the others open theirs anew.
@@ -505,7 +505,7 @@ mod tests {
         change.handle(at(1), opened(1));
         change.handle(at(1), in_place(2));
         let anew = Message::OpenRail { number: NUMBER, nic: NicText::new(&"verbs"), anew: true };
-        assert_eq!(outputs(&mut change), [tell(&[0, 2], anew)]);
+        assert_eq!(outputs(&mut change), [report(&[0, 2], anew)]);
         change.handle(at(2), opened(0));
         change.handle(at(2), opened(2));
         assert!(

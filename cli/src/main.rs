@@ -65,7 +65,7 @@ fn end(result: Result<Exit, CliError>) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
-            commands::tell(format_args!("{error}"));
+            commands::print_message(format_args!("{error}"));
             error.exit().into()
         }
     }

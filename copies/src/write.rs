@@ -90,7 +90,7 @@ pub struct Written {
 
 impl Report {
     /// A report to `listener`, which returns whether to continue.
-    pub fn told_to(listener: impl Fn(u64) -> bool + Send + Sync + 'static) -> Report {
+    pub fn reporting_to(listener: impl Fn(u64) -> bool + Send + Sync + 'static) -> Report {
         Report { listener: Some(Box::new(listener)), ..Report::default() }
     }
 

@@ -452,7 +452,7 @@ impl Inner {
                         "the nic-helper is gone: frames that come to the rail pass through the kernel from now on"
                     );
                     self.lost_helper = Some(i);
-                    self.tell_rail_news();
+                    self.report_rail_news();
                 }
             }
         }
@@ -471,10 +471,10 @@ impl Inner {
         let rail = rail_index(i);
         self.port.set_rail_alive(rail, false);
         self.completions.push_back(Completion::RailDead { rail, reason });
-        self.tell_rail_news();
+        self.report_rail_news();
     }
 
-    fn tell_rail_news(&self) {
+    fn report_rail_news(&self) {
         if let Some(notify) = &self.on_rail_news {
             notify();
         }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_disagree_about_the_number_of_values_are_told_so() {
+    fn ranks_that_disagree_about_the_number_of_values_are_reported_so() {
         let results = run(2, &Plan::default(), |world| {
             let mut values = vec![0; 3 + world.rank() as usize];
             all_reduce(world, &mut values, |a, b| a + b)

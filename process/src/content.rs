@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_pages_and_pages_that_were_not_there_are_told_from_the_others() {
+    fn changed_pages_and_pages_that_were_not_there_are_reported_from_the_others() {
         let mut pages = Pages::new(16);
         let hashes = noted(&mut pages, &[(0, 4), (6, 3)], 100);
         let lines = line(&pages, (0, 16), ANONYMOUS);

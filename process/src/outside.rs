@@ -59,22 +59,23 @@ mod tests {
         let mut api = [0xaau64, 0, 0];
         // SAFETY: `UFFDIO_API` reads and writes three words of this frame.
         assert_eq!(unsafe { libc::ioctl(other as i32, 0xc018_aa3f, api.as_mut_ptr()) }, 0);
-        let told = refusals_of(std::process::id(), &Declared::new()).unwrap();
+        let reported = refusals_of(std::process::id(), &Declared::new()).unwrap();
         // SAFETY: made above.
         unsafe { libc::close(other as i32) };
-        let named: Vec<&String> = told.iter().filter(|sentence| sentence.contains("userfaultfd")).collect();
+        let named: Vec<&String> =
+            reported.iter().filter(|sentence| sentence.contains("userfaultfd")).collect();
         assert_eq!(named.len(), 1, "{named:?}");
         assert!(named[0].starts_with(&format!("descriptor {other} (")), "{named:?}");
     }
 
     #[test]
-    fn children_and_processes_that_are_gone_are_told() {
+    fn children_and_processes_that_are_gone_are_reported() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let told = refusals_of(std::process::id(), &Declared::new()).unwrap();
+        let reported = refusals_of(std::process::id(), &Declared::new()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let expected = format!("the child process {} (", child.id());
-        assert!(told.iter().any(|sentence| sentence.starts_with(&expected)), "{told:?}");
+        assert!(reported.iter().any(|sentence| sentence.starts_with(&expected)), "{reported:?}");
         assert!(refusals_of(u32::MAX, &Declared::new()).is_err());
     }
 }

@@ -203,11 +203,11 @@ impl Prepared {
         timers.sort_unstable_by_key(|timer| timer.id);
         let mut waiting = self.waiting;
         fire_at_once(&mut timers, &mut waiting);
-        let told =
+        let reported =
             self.queued.iter().map(|info| Pending { tid: None, signal: signal_of(info), info: Some(*info) });
         let mut pending = pending(None, waiting);
         pending.retain(|one| !self.queued.iter().any(|info| signal_of(info) == one.signal));
-        pending.extend(told);
+        pending.extend(reported);
         Ok(Seen { pending, interval_timers: self.interval, timers })
     }
 }

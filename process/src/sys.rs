@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_longer_than_its_room_is_told() {
+    fn a_file_that_is_longer_than_its_room_is_reported() {
         let mut small = [0u8; 16];
         assert_eq!(read_whole(c"/proc/self/maps", &mut small), Err(Errno(libc::ENOBUFS)));
         let mut large = vec![0u8; 1 << 20];

@@ -481,35 +481,35 @@ mod tests {
             let whole = vec![vec![(26, group.data_pages())]; group.members()];
             Windows::new(&whole, 3 * group.data_pages()).expect("few windows")
         };
-        let tell = |pipeline: &mut EncodePipeline, from, window, keeper, row, pages: &[u64]| {
+        let send = |pipeline: &mut EncodePipeline, from, window, keeper, row, pages: &[u64]| {
             let mut strip = Strip::default();
             pages.iter().for_each(|page| strip.add_pages(Kernel::best(), *page, &[1; PAGE_BYTES]));
             let bytes = Strips::emit(GENERATION, window, &[(keeper, row, strip)]);
             pipeline.received(from, &Strips::parse(&bytes).expect("it was emitted"))
         };
         let pipeline = || EncodePipeline::new(Shape::Ring, &group, 2, windows(&group), 2);
-        let mut told = pipeline();
-        assert_eq!(tell(&mut told, 1, 0, 3, 0, &[]), Ok(()));
+        let mut reported = pipeline();
+        assert_eq!(send(&mut reported, 1, 0, 3, 0, &[]), Ok(()));
         for (from, window, keeper, row) in
             [(1, 0, 3, 0), (0, 0, 3, 0), (1, 2, 3, 0), (1, 0, 4, 0), (1, 0, 3, 1), (1, 0, 1, 0)]
         {
-            let outcome = tell(&mut told, from, window, keeper, row, &[]);
+            let outcome = send(&mut reported, from, window, keeper, row, &[]);
             assert!(outcome.is_err(), "{from} {window} {keeper} {row}");
         }
         // Three cycles of a unit make a window.
         let end = 3 * group.unit_pages();
-        assert_eq!(tell(&mut pipeline(), 1, 0, 3, 0, &[0, end - 1]), Ok(()));
-        assert_eq!(tell(&mut pipeline(), 1, 1, 3, 0, &[end, 2 * end - 1]), Ok(()));
+        assert_eq!(send(&mut pipeline(), 1, 0, 3, 0, &[0, end - 1]), Ok(()));
+        assert_eq!(send(&mut pipeline(), 1, 1, 3, 0, &[end, 2 * end - 1]), Ok(()));
         for (window, page) in [(0, end), (1, end - 1), (1, 2 * end), (1, 1 << 20)] {
             let error =
-                tell(&mut pipeline(), 1, window, 3, 0, &[page]).expect_err("a page of another window");
+                send(&mut pipeline(), 1, window, 3, 0, &[page]).expect_err("a page of another window");
             assert!(error.to_string().contains("pages of other windows"), "{error}");
         }
         // Two rows of a unit make a cycle.
         let group = Group::new((0..4).collect(), 2).expect("a shape");
         for (page, row, belongs) in [(0, 0, true), (0, 1, false), (group.unit_pages(), 1, true)] {
             let mut pipeline = EncodePipeline::new(Shape::Broadcast, &group, 3, windows(&group), 2);
-            let outcome = tell(&mut pipeline, 1, 0, 3, row, &[page]);
+            let outcome = send(&mut pipeline, 1, 0, 3, row, &[page]);
             assert_eq!(outcome.is_ok(), belongs, "{page} {row}: {outcome:?}");
         }
     }

@@ -174,17 +174,17 @@ impl Message {
                 bytes
             }
             Body::Answer(Answer::Content(record)) => [begun(ANSWER), vec![0], record.clone()].concat(),
-            Body::Answer(Answer::Places(told)) => {
+            Body::Answer(Answer::Places(reported)) => {
                 let mut bytes = begun(ANSWER);
                 bytes.push(1);
-                bytes.extend_from_slice(&u32::try_from(told.len()).unwrap_or(u32::MAX).to_le_bytes());
-                bytes.extend(told.iter().map(|told| match told {
+                bytes.extend_from_slice(&u32::try_from(reported.len()).unwrap_or(u32::MAX).to_le_bytes());
+                bytes.extend(reported.iter().map(|reported| match reported {
                     PageAnswer::Zero => 0,
                     PageAnswer::Page(_) => 1,
                     PageAnswer::Damaged => 2,
                 }));
-                for told in told {
-                    if let PageAnswer::Page(page) = told {
+                for reported in reported {
+                    if let PageAnswer::Page(page) = reported {
                         bytes.extend_from_slice(page);
                     }
                 }
@@ -322,13 +322,13 @@ impl<'a> Rest<'a> {
             1 => {
                 let count = usize::try_from(self.u32()?).ok()?;
                 let states = self.take(count)?;
-                let told = |state: &u8| match state {
+                let reported = |state: &u8| match state {
                     0 => Some(PageAnswer::Zero),
                     1 => self.take(PAGE_BYTES).map(|page| PageAnswer::Page(page.to_vec())),
                     2 => Some(PageAnswer::Damaged),
                     _ => None,
                 };
-                states.iter().map(told).collect::<Option<Vec<PageAnswer>>>().map(Answer::Places)
+                states.iter().map(reported).collect::<Option<Vec<PageAnswer>>>().map(Answer::Places)
             }
             2 => self.text().map(Answer::Failed),
             _ => None,

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_link_is_told_and_nothing_waits_for_it() {
+    fn a_broken_link_is_reported_and_nothing_waits_for_it() {
         let (mut ours, settings) = links(0);
         let (theirs, _) = links(1);
         ours.meet(&settings, &[(1, theirs.addresses())]).expect("an address");
@@ -453,17 +453,17 @@ mod tests {
         assert!(messenger.has_strips_to(1));
         // Its keeper's report after its end contradicts the messages sent: it claims more than there were.
         messenger.links.endpoint().peer_has_closed(port_of(1), 1000);
-        let told = |messenger: &mut Messenger| {
+        let reported = |messenger: &mut Messenger| {
             let news = messenger.receive();
             let broken = |news: &News| matches!(news, News::Broken { member: 1, reason } if reason == "its link is broken");
             assert!(news.iter().all(broken), "nothing of it has been received");
             news.len()
         };
         // A word and strips, before it broke and after it.
-        assert_eq!(told(&mut messenger), 2);
+        assert_eq!(reported(&mut messenger), 2);
         give(&mut messenger);
         assert_eq!(messenger.due(), Some(Duration::ZERO));
-        assert_eq!(told(&mut messenger), 2);
+        assert_eq!(reported(&mut messenger), 2);
         assert!(!messenger.has_strips_to(1) && messenger.going.is_empty());
     }
 }

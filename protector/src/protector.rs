@@ -46,7 +46,7 @@ impl Protector {
     }
 
     /// Orders something. Returns at once; the outcome is an event.
-    pub fn tell(&self, request: Request) {
+    pub fn send(&self, request: Request) {
         self.tasks.post(Task::Request(request));
     }
 
@@ -105,12 +105,12 @@ mod tests {
     /// A protector of node 0 that has met node 1, which speaks for itself.
     fn with_a_peer(settings: impl Fn(u32) -> Settings) -> (Protector, Messenger) {
         let protector = Protector::start(settings(0)).expect("a protector");
-        protector.tell(Request::Open { life: LIFE });
+        protector.send(Request::Open { life: LIFE });
         let Event::Opened { addresses, .. } = wait_for(|| protector.next()) else { panic!("it opens") };
         let mut links = PeerLinks::open(&settings(1), LIFE).expect("a socket");
         let there = vec![(1, links.addresses())];
         links.meet(&settings(1), &[(0, addresses)]).expect("an address");
-        protector.tell(Request::Meet { life: LIFE, addresses: there });
+        protector.send(Request::Meet { life: LIFE, addresses: there });
         assert!(matches!(wait_for(|| protector.next()), Event::Met { .. }));
         (protector, Messenger::new(links, 2, None))
     }
@@ -134,7 +134,7 @@ mod tests {
         };
         std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
         let (protector, mut messenger) = with_a_peer(settings);
-        protector.tell(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
+        protector.send(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
         // As many as a message can hold: more than any machine has.
         let pages = CONTENT_PAGES_MAX;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_too_much_at_once_is_told_so() {
+    fn who_asks_too_much_at_once_is_reported_so() {
         let scratch = tempfile::tempdir().expect("a folder");
         let group = Group::new(vec![0, 1], 1).expect("a shape");
         // Its disk stands still: the first question is never answered.

@@ -188,7 +188,7 @@ impl Reader {
                 }
                 let (_, served) = self.served.as_mut().expect("it was just opened");
                 match served.places(&mut self.member, &wanted) {
-                    Ok(told) => Answer::Places(told),
+                    Ok(reported) => Answer::Places(reported),
                     Err(error) => failed(error),
                 }
             }

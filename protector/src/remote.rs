@@ -107,11 +107,11 @@ impl Others for Remote {
         let next = Wanted { cycles: end..end + (end - start), ..wanted.clone() };
         let ahead = self.ask_all(asked, generation, &next);
         self.ahead = Some(Prefetch { asked: asked.to_vec(), wanted: next, replies: ahead });
-        let told = |(of, reply): (&usize, &Receiver<Reply>)| match self.answer(*of, reply)? {
-            Answer::Places(told) => Ok(told),
+        let reported = |(of, reply): (&usize, &Receiver<Reply>)| match self.answer(*of, reply)? {
+            Answer::Places(reported) => Ok(reported),
             _ => Err(self.other_answer(*of)),
         };
-        asked.iter().zip(&replies).map(told).collect()
+        asked.iter().zip(&replies).map(reported).collect()
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     const ASKED: GenerationId = GenerationId { life: Life { counter: 2, nonce: 9 }, epoch: Epoch(4) };
 
     /// Asks member 1 for member 2's content of a generation, and returns the outcome of this answer.
-    fn told(answer: Answer) -> Result<Content, ProtectError> {
+    fn reported(answer: Answer) -> Result<Content, ProtectError> {
         let tasks = Arc::new(Mailbox::new());
         let mut remote = Remote::new(Arc::clone(&tasks), Group::new(vec![5, 6, 7], 1).expect("a shape"));
         std::thread::scope(|threads| {
@@ -147,17 +147,17 @@ mod tests {
     #[test]
     fn a_record_of_another_node_or_generation_is_not_taken() {
         let content = Content { job: JobId(1), generation: ASKED, node: 7, files: Vec::new() };
-        assert_eq!(told(Answer::Content(content.emit())), Ok(content.clone()));
+        assert_eq!(reported(Answer::Content(content.emit())), Ok(content.clone()));
         let older = GenerationId { epoch: Epoch(3), ..ASKED };
         for other in [Content { node: 6, ..content.clone() }, Content { generation: older, ..content }] {
-            let error = told(Answer::Content(other.emit())).expect_err("it is of something else");
+            let error = reported(Answer::Content(other.emit())).expect_err("it is of something else");
             assert!(error.is_damage() && error.to_string().contains("node 6 says of node 7"), "{error}");
         }
     }
 
     #[test]
-    fn why_a_member_cannot_tell_is_passed_on() {
-        let error = told(Answer::Failed("the disk hums".to_owned())).expect_err("it cannot tell");
+    fn why_a_member_cannot_report_is_passed_on() {
+        let error = reported(Answer::Failed("the disk hums".to_owned())).expect_err("it cannot tell");
         assert_eq!(error, ProtectError::Refused { node: 6, why: "the disk hums".to_owned() });
     }
 }

@@ -113,9 +113,9 @@ impl Others for Paced<'_, '_> {
         generation: GenerationId,
         wanted: &Wanted,
     ) -> Vec<Result<Vec<PageAnswer>, ProtectError>> {
-        let told = self.remote.places(asked, generation, wanted);
+        let reported = self.remote.places(asked, generation, wanted);
         self.meter.rest(self.work);
-        told
+        reported
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Counter {
     done: AtomicU64,
     failed: AtomicU64,
     /// The counts that `fi_poll`, or `fi_wait`, last reported.
-    told: Mutex<(u64, u64)>,
+    reported: Mutex<(u64, u64)>,
     /// Endpoints that count here.
     engines: RwLock<Vec<Arc<Engine>>>,
     waker: Option<Waker>,
@@ -51,8 +51,8 @@ impl Counter {
     pub(crate) fn has_changed(&self) -> bool {
         self.progress();
         let now = self.counts();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        core::mem::replace(&mut *told, now) != now
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        core::mem::replace(&mut *reported, now) != now
     }
 
     /// Whether a thread may sleep: nothing has been counted since it was last asked this, and nothing waits at an endpoint.
@@ -206,7 +206,7 @@ fn change(name: &str, fid: *mut FidCntr, change: impl FnOnce(&Counter)) -> c_int
         let counter = unsafe { counter(fid) }?;
         change(counter);
         // The application knows the value that it has set (fi_poll(3)).
-        *counter.told.lock().unwrap_or_else(PoisonError::into_inner) = counter.counts();
+        *counter.reported.lock().unwrap_or_else(PoisonError::into_inner) = counter.counts();
         counter.wake();
         Ok(())
     })

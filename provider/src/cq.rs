@@ -140,7 +140,7 @@ impl Queue {
 
     /// Lets waiting completions into the queue, which has room again.
     #[cold]
-    fn tell_of_room(&self) {
+    fn report_room(&self) {
         for engine in &*self.engines.read().unwrap_or_else(PoisonError::into_inner) {
             engine.has_room_again();
         }
@@ -205,7 +205,7 @@ impl Queue {
         self.waiting.store(entries.len(), Ordering::Release);
         drop(entries);
         if was_full && taken > 0 {
-            self.tell_of_room();
+            self.report_room();
         }
         if taken == 0 && count > 0 { Err(EAGAIN) } else { Ok(taken) }
     }

@@ -273,7 +273,7 @@ mod tests {
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
-    fn tell(launcher: &mut UnixStream, life: Life, messages: Vec<Message>) {
+    fn report(launcher: &mut UnixStream, life: Life, messages: Vec<Message>) {
         let mut writer = ControlWriter::new(ControlKey::new(&KEY));
         for message in messages {
             let mut bytes = Vec::new();
@@ -332,7 +332,7 @@ mod tests {
             "nobody keeps ports of strangers"
         );
         assert_eq!(keeper.answers(one), []);
-        tell(
+        report(
             &mut launcher,
             LIFE,
             vec![closed(peer, one, None), closed(peer, other, Some(5)), closed(peer, one, Some(4))],
@@ -347,7 +347,7 @@ mod tests {
     fn what_belongs_to_another_life_is_no_answer() {
         let (keeper, mut launcher) = started();
         let (port, peer) = (keeper.new_port(), PortId::of_rank(Rank(0), 1));
-        tell(&mut launcher, Life { counter: 1, ..LIFE }, vec![closed(peer, port, Some(4))]);
+        report(&mut launcher, Life { counter: 1, ..LIFE }, vec![closed(peer, port, Some(4))]);
         assert_eq!(keeper.answers(port), []);
     }
 

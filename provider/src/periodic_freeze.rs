@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_counted_by_the_way_that_links_had_been_told_to_take() {
+    fn frames_are_counted_by_the_way_that_links_had_been_reported_to_take() {
         let mut ways = Ways::default();
         ways.look(&[10, 1]);
         assert_eq!((ways.away, ways.back), (0, 0), "nothing was handed over yet");

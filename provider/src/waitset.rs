@@ -96,16 +96,16 @@ unsafe extern "C" fn poll(fid: *mut FidPoll, contexts: *mut Opaque, room: c_int)
             return Err(EINVAL);
         }
         let members = set.members.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut told = 0;
+        let mut reported = 0;
         for (_, context, member) in &*members {
             // Asking a counter consumes its report: one without room is left for the next call.
-            if told < room && member.has_something() {
+            if reported < room && member.has_something() {
                 // SAFETY: the application's array has so much room.
-                unsafe { contexts.add(told).write(*context as Opaque) };
-                told += 1;
+                unsafe { contexts.add(reported).write(*context as Opaque) };
+                reported += 1;
             }
         }
-        Ok(told)
+        Ok(reported)
     })
 }
 

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_cannot_go_on_is_given_up_and_told_of() {
+    fn a_rail_that_cannot_go_on_is_given_up_and_reported_of() {
         let (endpoint, switch, _) = opened();
         let now = Instant::now();
         kill(&endpoint, &switch);

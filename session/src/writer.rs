@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_told_at_once_however_slowly_it_would_be_written() {
+    fn what_cannot_be_written_is_reported_at_once_however_slowly_it_would_be_written() {
         let mut directory = job();
         directory.storage().set_capacity_bytes(Some(4096));
         let (to, from) = mpsc::channel();

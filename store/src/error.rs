@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_told_in_the_unit_that_fits() {
+    fn bytes_are_reported_in_the_unit_that_fits() {
         assert_eq!(bytes_text(0), "0 bytes");
         assert_eq!(bytes_text(1023), "1023 bytes");
         assert_eq!(bytes_text(1024), "1.0 KiB");

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_machine_has_not_is_told_and_the_rest_goes_on() {
+    fn what_this_machine_has_not_is_reported_and_the_rest_goes_on() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut all_report = AllReport::new(folder.path()).expect("a folder");
         let none = |what: &str| Err::<String, _>(BenchError::NoNamespaces { what: what.to_owned() });

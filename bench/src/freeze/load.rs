@@ -40,7 +40,7 @@ pub(super) struct Sender {
 pub(crate) fn send(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(Sender { spec, port }) = parent.hear()? else { return Ok(()) };
     let endpoint = pair::open_on(spec.rail_of_a_peer(Wire::Ours)?, spec.rank, Auth::Header)?;
-    parent.tell(&Address::of(&endpoint))?;
+    parent.send(&Address::of(&endpoint))?;
     let link = endpoint.connect(pair::port_id(0), &[port.raw()])?;
     for _ in 0..MOVING_RECEIVES {
         let buffer = ReceiveBuffer::Owned(vec![0; MOVING_BYTES_MAX]);
@@ -92,5 +92,5 @@ pub(crate) fn crowd(parent: &mut Parent) -> Result<(), BenchError> {
             watchdog.check_now()?;
         }
     }
-    parent.tell(&())
+    parent.send(&())
 }

@@ -116,7 +116,7 @@ struct MeasuredPort {
 impl MeasuredPort {
     fn make(group: &Group, testbed: &Testbed) -> Result<MeasuredPort, BenchError> {
         let mut port = testbed.on(0, || Worker::start(PORT))?;
-        port.tell(&testbed.rail_spec(0, 0))?;
+        port.send(&testbed.rail_spec(0, 0))?;
         let address: Address = port.hear()?;
         let a_silent_one = || testbed.rail_spec(0, 1).rail_of_a_peer(Wire::Ours);
         let silent =
@@ -131,7 +131,7 @@ impl MeasuredPort {
         if contacts > 0 {
             let mut crowd = testbed.on(1, || Worker::start(CROWD))?;
             let specs = (0..contacts).map(|_| testbed.rail_spec(next_rank(), 1)).collect();
-            crowd.tell(&load::Crowd { specs, port: address.clone() })?;
+            crowd.send(&load::Crowd { specs, port: address.clone() })?;
             crowd.hear::<()>()?;
         }
         let mut peers = port::Peers { contacts, ..port::Peers::default() };
@@ -142,17 +142,17 @@ impl MeasuredPort {
         for _ in 0..senders {
             let rank = next_rank();
             let mut worker = testbed.on(1, || Worker::start(SENDER))?;
-            worker.tell(&load::Sender { spec: testbed.rail_spec(rank, 1), port: address.clone() })?;
+            worker.send(&load::Sender { spec: testbed.rail_spec(rank, 1), port: address.clone() })?;
             peers.senders.push((rank, worker.hear()?));
             workers.push(worker);
         }
-        port.tell(&peers)?;
+        port.send(&peers)?;
         port.hear::<()>()?;
         Ok(MeasuredPort { port, senders: workers, _silent: silent })
     }
 
     fn row(&mut self, name: String, group: &Group, flight_bytes: u64) -> Result<FreezeRow, BenchError> {
-        self.port.tell(&port::Row { flight_bytes, samples: group.samples })?;
+        self.port.send(&port::Row { flight_bytes, samples: group.samples })?;
         let figures: port::Figures = self.port.hear()?;
         Ok(FreezeRow::new(name, self.senders.len(), flight_bytes, figures))
     }

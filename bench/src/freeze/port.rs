@@ -99,12 +99,12 @@ pub(super) struct Figures {
 pub(crate) fn measure(parent: &mut Parent) -> Result<(), BenchError> {
     let Some(spec) = parent.hear::<RailSpec>()? else { return Ok(()) };
     let endpoint = pair::open_on(spec.rail(Wire::Ours)?, spec.rank, Auth::Header)?;
-    parent.tell(&Address::of(&endpoint))?;
+    parent.send(&Address::of(&endpoint))?;
     let Some(peers) = parent.hear::<Peers>()? else { return Ok(()) };
     let mut program = Program::start(endpoint, &peers)?;
-    parent.tell(&())?;
+    parent.send(&())?;
     while let Some(row) = parent.hear::<Row>()? {
-        parent.tell(&program.row(&row)?)?;
+        parent.send(&program.row(&row)?)?;
     }
     Ok(())
 }

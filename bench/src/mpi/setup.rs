@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_what_to_do() {
+    fn what_is_missing_is_reported_with_what_to_do() {
         let nowhere = Path::new("/nonexistent");
         let missing = tools(Some(nowhere)).expect_err("no tools").to_string();
         assert!(missing.contains("/nonexistent/bin or /nonexistent"), "{missing}");

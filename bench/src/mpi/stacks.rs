@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_are_found_by_name_and_an_unknown_one_is_told_what_there_is() {
+    fn stacks_are_found_by_name_and_an_unknown_one_is_reported_what_there_is() {
         let names = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             named(&names).map(|stacks| stacks.iter().map(|stack| stack.name).collect::<Vec<_>>())

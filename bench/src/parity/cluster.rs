@@ -153,22 +153,22 @@ impl Cluster {
     }
 
     fn open(&self, life: Life) -> Result<(), BenchError> {
-        self.tell(&Request::Open { life });
+        self.send(&Request::Open { life });
         let mut addresses = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
             if let Event::Opened { addresses: own, .. } = state.wait()? {
                 addresses.push((number(node), own));
             }
         }
-        self.tell_and_wait(&Request::Meet { life, addresses })
+        self.send_and_wait(&Request::Meet { life, addresses })
     }
 
-    fn tell(&self, request: &Request) {
-        self.nodes.iter().for_each(|node| node.protector.tell(request.clone()));
+    fn send(&self, request: &Request) {
+        self.nodes.iter().for_each(|node| node.protector.send(request.clone()));
     }
 
-    fn tell_and_wait(&self, request: &Request) -> Result<(), BenchError> {
-        self.tell(request);
+    fn send_and_wait(&self, request: &Request) -> Result<(), BenchError> {
+        self.send(request);
         self.nodes.iter().try_for_each(|node| node.wait().map(drop))
     }
 
@@ -205,7 +205,7 @@ impl Cluster {
         let (started, busy) = (Instant::now(), Busy::begin());
         for (node, state) in self.nodes.iter().enumerate() {
             let ranks = vec![Rank(number(node))];
-            state.protector.tell(Request::Protect { generation: id, from, ranks });
+            state.protector.send(Request::Protect { generation: id, from, ranks });
         }
         let mut statistics = Vec::new();
         for node in &self.nodes {
@@ -243,14 +243,14 @@ impl Cluster {
         self.open(Life { counter: LIFE.counter + 1, nonce: LIFE.nonce + 1 })?;
         let started = Instant::now();
         for node in &self.nodes[..lost] {
-            node.protector.tell(Request::Repair { generation });
+            node.protector.send(Request::Repair { generation });
         }
         self.nodes[..lost].iter().try_for_each(|node| node.wait().map(drop))?;
         Ok(started.elapsed().as_secs_f64())
     }
 
     pub(super) fn abandon(&self, id: GenerationId) -> Result<(), BenchError> {
-        self.tell_and_wait(&Request::Abandon { generation: id })
+        self.send_and_wait(&Request::Abandon { generation: id })
     }
 
     /// Commits a generation everywhere, and removes files that are not needed any more. Returns the time that the removal took, seconds.

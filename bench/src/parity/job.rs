@@ -151,17 +151,17 @@ fn measure(
 
 fn checkpoint(job: &mut Job, nodes: usize) -> Result<Taken, BenchError> {
     let (busy, used) = (Busy::begin(), job.processor_seconds());
-    let told = job.checkpoint()?;
+    let reported = job.checkpoint()?;
     let processor = busy.end_with(job.processor_seconds() - used);
     let seconds = |ms: u64| Duration::from_millis(ms).as_secs_f64();
-    let statistics = told.nodes.iter().map(Effort::statistics).collect::<Result<Vec<_>, _>>()?;
-    let encoded_s = seconds(told.protected_ms.saturating_sub(told.written_ms));
+    let statistics = reported.nodes.iter().map(Effort::statistics).collect::<Result<Vec<_>, _>>()?;
+    let encoded_s = seconds(reported.protected_ms.saturating_sub(reported.written_ms));
     Ok(Taken {
-        pause_s: Duration::from_nanos(told.pause_ns).as_secs_f64(),
-        written_s: seconds(told.written_ms),
-        protected_s: seconds(told.protected_ms),
-        committed_s: seconds(told.milliseconds),
-        image_bytes: told.bytes / nodes.max(1) as u64,
+        pause_s: Duration::from_nanos(reported.pause_ns).as_secs_f64(),
+        written_s: seconds(reported.written_ms),
+        protected_s: seconds(reported.protected_ms),
+        committed_s: seconds(reported.milliseconds),
+        image_bytes: reported.bytes / nodes.max(1) as u64,
         encoded: Encoded { seconds: encoded_s, statistics, processor },
     })
 }

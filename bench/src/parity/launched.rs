@@ -105,7 +105,7 @@ pub(super) struct Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if !self.is_told_to_end() {
+        if !self.is_reported_to_end() {
             let _ = self.launcher.kill();
             let _ = self.launcher.wait();
         }
@@ -213,11 +213,11 @@ impl Job {
 
     /// Ends it. Nothing of it is left.
     pub(super) fn end(mut self) -> Result<(), BenchError> {
-        if self.is_told_to_end() { Ok(()) } else { Err(self.broken("does not end")) }
+        if self.is_reported_to_end() { Ok(()) } else { Err(self.broken("does not end")) }
     }
 
     /// Whether it has ended then.
-    fn is_told_to_end(&mut self) -> bool {
+    fn is_reported_to_end(&mut self) -> bool {
         let until = Instant::now() + END_MAX;
         if matches!(self.launcher.try_wait(), Ok(None)) {
             let pid = i32::try_from(self.launcher.id()).map(Pid::from_raw);

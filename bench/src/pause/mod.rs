@@ -218,7 +218,7 @@ fn measure(options: &PauseOptions, folder: &Path) -> Result<Found, BenchError> {
 fn begin(bytes: u64, huge: bool, peers: &[Address]) -> Result<Worker, BenchError> {
     let mut worker = Worker::start(ROLE)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    worker.tell(&WorkerCommand::Begin { bytes, huge, peers: peers.to_vec() })?;
+    worker.send(&WorkerCommand::Begin { bytes, huge, peers: peers.to_vec() })?;
     match worker.hear()? {
         Answer::Ready => Ok(worker),
         _ => Err(out_of_turn()),
@@ -230,7 +230,7 @@ fn out_of_turn() -> BenchError {
 }
 
 fn sample(worker: &mut Worker, fraction: f64, round: usize) -> Result<Sample, BenchError> {
-    worker.tell(&WorkerCommand::Sample { fraction, round })?;
+    worker.send(&WorkerCommand::Sample { fraction, round })?;
     match worker.hear()? {
         Answer::Sampled(sample) => Ok(sample),
         _ => Err(out_of_turn()),
@@ -240,15 +240,15 @@ fn sample(worker: &mut Worker, fraction: f64, round: usize) -> Result<Sample, Be
 /// Saves the process, and starts another one that becomes it. How long that takes, ms.
 fn restart(worker: &mut Worker, fraction: f64, folder: &Path) -> Result<f64, BenchError> {
     let _ = std::fs::remove_file(folder.join("next.unchanged"));
-    worker.tell(&WorkerCommand::Save { fraction, folder: text(folder) })?;
+    worker.send(&WorkerCommand::Save { fraction, folder: text(folder) })?;
     let Answer::Saved = worker.hear()? else { return Err(out_of_turn()) };
-    worker.tell(&WorkerCommand::Touch)?;
+    worker.send(&WorkerCommand::Touch)?;
     let Answer::Touched { sum: wanted } = worker.hear()? else { return Err(out_of_turn()) };
     let began = Instant::now();
     let mut restored = Worker::start(RESTORED)?;
-    restored.tell(&text(folder))?;
+    restored.send(&text(folder))?;
     let Answer::Restored = restored.hear()? else { return Err(out_of_turn()) };
-    restored.tell(&WorkerCommand::Touch)?;
+    restored.send(&WorkerCommand::Touch)?;
     let Answer::Touched { sum } = restored.hear()? else { return Err(out_of_turn()) };
     let took = began.elapsed();
     if sum != wanted {
@@ -266,7 +266,7 @@ fn cost(
 ) -> Result<Overhead, BenchError> {
     let mut turn = |steps: usize, checkpoint: Checkpoint| {
         let folder = text(folder);
-        worker.tell(&WorkerCommand::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
+        worker.send(&WorkerCommand::Work { fraction: WORKING_FRACTION, steps, checkpoint, folder })?;
         match worker.hear()? {
             #[expect(clippy::cast_precision_loss, reason = "times")]
             Answer::Worked { ns, write_ns } => Ok((ns as f64 / 1e6, write_ns as f64 / 1e6)),

@@ -74,7 +74,7 @@ pub struct Sequence {
 
 /// How long a step took, ns, and the kind of checkpoint.
 fn turn(worker: &mut Worker, order: &WorkerCommand) -> Result<(f64, Option<Kind>), BenchError> {
-    worker.tell(order)?;
+    worker.send(order)?;
     match worker.hear()? {
         #[expect(clippy::cast_precision_loss, reason = "a time, and some thousand steps")]
         Answer::Turned { steps, ns, kind } => Ok((ns as f64 / steps.max(1) as f64, kind)),

@@ -587,7 +587,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
     close_inherited();
     let Some(WorkerCommand::Begin { bytes, huge, peers }) = parent.hear()? else { return Ok(()) };
     let mut measured = Measured::begin(bytes, huge, &peers)?;
-    parent.tell(&Answer::Ready)?;
+    parent.send(&Answer::Ready)?;
     while let Some(order) = parent.hear()? {
         let answer = match order {
             WorkerCommand::Begin { .. } => Answer::Ready,
@@ -608,7 +608,7 @@ pub(crate) fn work(parent: &mut Parent) -> Result<(), BenchError> {
             }
             WorkerCommand::Touch => Answer::Touched { sum: measured.program.memory.sum() },
         };
-        parent.tell(&answer)?;
+        parent.send(&answer)?;
     }
     measured.program.done.store(true, Ordering::Relaxed);
     Ok(())

@@ -289,12 +289,12 @@ fn freeze() {
 fn report_of_namespaces(test: &str, arguments: &str) -> Option<Value> {
     let output =
         Command::new(BENCH).args(arguments.split(' ')).arg("--json").output().expect("the bench starts");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    if told.contains("no network namespaces") || told.contains("AF_XDP needs CAP_") {
-        crate::skipped::skipped(test, &told);
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    if reported.contains("no network namespaces") || reported.contains("AF_XDP needs CAP_") {
+        crate::skipped::skipped(test, &reported);
         return None;
     }
-    assert!(output.status.success(), "{arguments}: {told}");
+    assert!(output.status.success(), "{arguments}: {reported}");
     Some(serde_json::from_slice(&output.stdout).expect("one object"))
 }
 

@@ -208,7 +208,7 @@ fn abandoned_numbers_are_used_up() {
 }
 
 #[test]
-fn the_user_is_told_when_points_do_not_line_up() {
+fn the_user_is_reported_when_points_do_not_line_up() {
     let mut coordinated = coordinated(2, &[]);
     for attempt in 1..=3 {
         coordinated.handle(NOW, CheckpointInput::Request(Source::Timer));

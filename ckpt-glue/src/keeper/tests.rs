@@ -278,8 +278,8 @@ fn a_keeper_answers_for_a_rank_that_has_ended() {
     let mut keeper = up(&[closed(0, false), closed(1, true), ended(0, 1, ExitStatus::Code(0))]);
     let query = |peer| from(Party::Rank(Rank(1)), 1, Message::ClosedQuery { port, peer });
     let cut = Message::Cut { epoch: Epoch(1), at: CutAt::Now, time_left_ns: 1 };
-    let mut told = step(&mut keeper, &query(peer));
-    told.extend(step(&mut keeper, &query(PortId::of_rank(Rank(2), 0))));
+    let mut reported = step(&mut keeper, &query(peer));
+    reported.extend(step(&mut keeper, &query(PortId::of_rank(Rank(2), 0))));
     keeper.handle(NOW, from(Party::Coordinator, 1, cut));
     let record = core::iter::from_fn(|| keeper.poll_output()).find_map(|output| match output {
         Output::WriteExitedImage { record, .. } => Some(record),
@@ -292,12 +292,12 @@ fn a_keeper_answers_for_a_rank_that_has_ended() {
     // In the next life there is nothing to start, and the answer is the same.
     let mut keeper =
         with(&[new_life(1), Input::ExitedInImage { rank: Rank(0), record }, hello(1), running(1)]);
-    told.extend(step(&mut keeper, &query(peer)));
+    reported.extend(step(&mut keeper, &query(peer)));
     expect![[r#"
         to rank 1 "closed 0/0 towards 1/0: next 5, expected 0"
         to keeper 1 "closed 0/0 towards 2/0: no"
         to rank 1 "closed 0/0 towards 1/0: next 5, expected 0""#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&reported.join("\n"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{Broken, Output};
 #[derive(Default, Debug)]
 pub(super) struct Gathering {
     states: BTreeMap<Rank, RankState>,
-    told: BTreeSet<Rank>,
+    reported: BTreeSet<Rank>,
     /// Requests that came before all had reported.
     held: Vec<(Rank, Epoch, Request)>,
     /// When all must have reported; `None` until the first has.
@@ -48,26 +48,26 @@ impl Server {
         let Some(gathering) = &mut self.gathering else { return };
         gathering.since.get_or_insert(now);
         gathering.until.get_or_insert(now + timeout);
-        if gathering.told.contains(&rank) {
+        if gathering.reported.contains(&rank) {
             return;
         }
         let state = gathering.states.entry(rank).or_default();
         state.join(part);
         if last {
-            gathering.told.insert(rank);
+            gathering.reported.insert(rank);
             let (begun, finished) = (!state.name.is_empty(), state.finished);
             self.note_phase(rank, begun, finished);
         }
-        self.build_if_told(now);
+        self.build_if_reported(now);
     }
 
     /// Whether a rank of the job was restored and has not reported its earlier requests.
     #[must_use]
     pub fn is_untold(&self, rank: Rank) -> bool {
-        self.gathering.as_ref().is_some_and(|gathering| !gathering.told.contains(&rank))
+        self.gathering.as_ref().is_some_and(|gathering| !gathering.reported.contains(&rank))
     }
 
-    pub(super) fn told(&self, rank: Rank) -> Option<&RankState> {
+    pub(super) fn reported(&self, rank: Rank) -> Option<&RankState> {
         self.gathering.as_ref()?.states.get(&rank)
     }
 
@@ -101,10 +101,10 @@ impl Server {
             return Ranks(Vec::new());
         };
         let has_gone = |rank| world.client(rank).is_none_or(|client| client.phase == Phase::Gone);
-        Ranks(world.ranks().filter(|rank| !gathering.told.contains(rank) && !has_gone(*rank)).collect())
+        Ranks(world.ranks().filter(|rank| !gathering.reported.contains(rank) && !has_gone(*rank)).collect())
     }
 
-    pub(super) fn build_if_told(&mut self, now: Instant) {
+    pub(super) fn build_if_reported(&mut self, now: Instant) {
         if self.gathering.is_none() || !self.unreported().0.is_empty() {
             return;
         }

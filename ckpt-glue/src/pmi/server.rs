@@ -84,7 +84,7 @@ impl Server {
             Input::Spawned { world, outcome } => self.on_spawned(world, outcome),
             Input::Gone { member } => {
                 self.on_gone(member);
-                self.build_if_told(now);
+                self.build_if_reported(now);
             }
         }
     }
@@ -103,8 +103,8 @@ impl Server {
     /// When [`Server::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let told = self.gathering.as_ref().and_then(|gathering| gathering.until);
-        self.worlds.values().filter_map(World::due).chain(told).min()
+        let reported = self.gathering.as_ref().and_then(|gathering| gathering.until);
+        self.worlds.values().filter_map(World::due).chain(reported).min()
     }
 
     /// The next thing to do; call until there is none.
@@ -135,8 +135,8 @@ impl Server {
     /// The PMI requests of an ended rank of the job: for its images from then on (R26).
     #[must_use]
     pub fn state(&self, rank: Rank) -> RankState {
-        if let Some(told) = self.told(rank) {
-            return told.clone();
+        if let Some(reported) = self.reported(rank) {
+            return reported.clone();
         }
         let Some(world) = self.worlds.get(&0) else { return RankState::default() };
         let Some(client) = world.client(rank) else { return RankState::default() };

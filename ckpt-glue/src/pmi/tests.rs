@@ -126,7 +126,7 @@ fn what_an_mpi_library_asks_is_answered() {
 }
 
 #[test]
-fn another_version_is_told_what_there_is() {
+fn another_version_is_reported_what_there_is() {
     let mut server = server(1);
     let answer = ask(&mut server, 0, "cmd=init pmi_version=2 pmi_subversion=0");
     assert_eq!(answer, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1");
@@ -429,7 +429,7 @@ fn a_spawn_is_a_world_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_to_the_program() {
+fn what_cannot_be_started_is_reported_to_the_program() {
     let mut server = begun(1);
     assert_eq!(say(&mut server, 0, &spawn_text(2)).len(), 1);
     server.handle(at(0), Input::Spawned { world: 1, outcome: Err("no_such_program") });

@@ -320,9 +320,9 @@ fn a_named_generation_holds_until_the_job_has_committed_its_own() {
 /// R9: a lost generation may come back, and would not count any more in a life that began without it.
 #[test]
 fn a_job_that_has_committed_does_not_begin_anew() {
-    let told = [Input::Committed(generation(3)), restart(), fenced(2)];
+    let reported = [Input::Committed(generation(3)), restart(), fenced(2)];
     for answer in [store(2, None), store_without_whole(2)] {
-        let mut recovery = running(&told);
+        let mut recovery = running(&reported);
         assert_eq!(step(&mut recovery, &Some(answer)), ["over: NothingToRestore"]);
         assert_eq!(recovery.committed(), Some(generation(3)), "it is kept, as far as it is there");
     }

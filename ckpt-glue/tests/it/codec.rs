@@ -122,7 +122,7 @@ fn damage_is_refused_with_its_reason() {
         bytes
     };
     let longer = [&whole[..], &[0]].concat();
-    let told = [
+    let reported = [
         error(&longer),
         error(&with(3, 0xff)),
         error(&with(4, 0)),
@@ -145,7 +145,7 @@ fn damage_is_refused_with_its_reason() {
         control frame: kind of message has no variant 200
         control frame has 1 bytes behind its last field
         control frame is not authentic: made with another job's key, or damaged"#]]
-    .assert_eq(&told.map(|error| error.to_string()).join("\n"));
+    .assert_eq(&reported.map(|error| error.to_string()).join("\n"));
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
 /// When this changes, `VERSION` in `control/stream.rs` has to change with it.
 #[test]
 fn the_bytes_of_every_message() {
-    let mut told = String::from("version 1\n");
+    let mut reported = String::from("version 1\n");
     for control in samples(&[0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 3]) {
         let bytes = frame(&control);
         let name = format!("{:?}", control.message);
         let name = name.split([' ', '{']).next().unwrap();
         let body: String = bytes[72..].iter().take(24).map(|byte| format!("{byte:02x}")).collect();
-        told.push_str(&format!("{name}: {} bytes, checksum {:08x}, {body}\n", bytes.len(), sum(&bytes)));
+        reported.push_str(&format!("{name}: {} bytes, checksum {:08x}, {body}\n", bytes.len(), sum(&bytes)));
     }
     expect![[r#"
         version 1
@@ -227,7 +227,7 @@ fn the_bytes_of_every_message() {
         Unsaved: 81 bytes, checksum c18ca063, 1a0600612070697065
         Fault: 80 bytes, checksum dae1cd25, 2008100840380121
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&reported);
 }
 
 /// FNV-1a, 32 bits: enough to see a change.

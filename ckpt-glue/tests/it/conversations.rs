@@ -143,7 +143,7 @@ fn a_commit_under_way_is_waited_for_at_the_end() {
 /// anew; but it reports the wait.
 #[test]
 fn a_disk_that_does_not_answer_is_reported() {
-    let told = |world: &World| -> Vec<(Record, u64)> {
+    let reported = |world: &World| -> Vec<(Record, u64)> {
         let silent = world.events.iter().filter_map(|event| match event {
             Event::DiskSilent { record, waited } => Some((*record, waited.as_secs())),
             _ => None,
@@ -159,17 +159,17 @@ fn a_disk_that_does_not_answer_is_reported() {
     world.run_ms(50_000);
     let life = world.job.status().life.expect("it runs");
     let commit = Record::Commit(GenerationId { life, epoch: Epoch(1) });
-    assert_eq!(told(&world), [(commit, 10), (commit, 20), (commit, 40)]);
+    assert_eq!(reported(&world), [(commit, 10), (commit, 20), (commit, 40)]);
     world.run_ms(15_000);
     assert_eq!((world.job.status().commits, world.job.status().saving), (1, None));
     world.run_ms(200_000);
-    assert_eq!(told(&world).len(), 3, "the disk has answered");
+    assert_eq!(reported(&world).len(), 3, "the disk has answered");
 
     let mut world = World::new(2, 1, 16, config());
     world.run_ms(1);
     world.delays.write = hangs;
     world.run_ms(45_000);
-    assert!(matches!(told(&world)[..], [(Record::Decision(_), 10), (Record::Decision(_), 20), ..]));
+    assert!(matches!(reported(&world)[..], [(Record::Decision(_), 10), (Record::Decision(_), 20), ..]));
     world.run_ms(200_000);
     assert_eq!(world.job.status().phase, ckpt_glue::control::JobPhase::Running);
 }

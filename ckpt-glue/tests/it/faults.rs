@@ -102,13 +102,13 @@ fn points_that_do_not_line_up_are_reported() {
         }
         world.run_ms(10);
     }
-    let told = world.events.iter().find_map(|event| match event {
+    let reported = world.events.iter().find_map(|event| match event {
         Event::Checkpoint(CheckpointEvent::PointsDoNotLineUp { attempts, spoiled_by, .. }) => {
             Some((*attempts, *spoiled_by))
         }
         _ => None,
     });
-    let (attempts, spoiled_by) = told.expect("the user is told");
+    let (attempts, spoiled_by) = reported.expect("the user is told");
     assert_eq!((attempts, spoiled_by.rank, spoiled_by.count), (3, Rank(1), 0));
     assert!(world.store.commits.is_empty());
 }

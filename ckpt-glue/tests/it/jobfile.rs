@@ -63,7 +63,7 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         r#"{"keeper": {"heartbeats_missed_max": 1}}"#,
         r#"{"keeper": {"heartbeat": "1us"}}"#,
     ];
-    let told = wrong.map(|json| match JobConfig::parse(json.as_bytes()) {
+    let reported = wrong.map(|json| match JobConfig::parse(json.as_bytes()) {
         Ok(config) => panic!("{json} is accepted as {config:?}"),
         Err(error) => format!("{json}\n    {error}"),
     });
@@ -101,7 +101,7 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         {"keeper": {"heartbeats_missed_max": 1}}
             job file: `keeper.heartbeats_missed_max` is 1; expected at least 2
         {"keeper": {"heartbeat": "1us"}}
-            job file: `keeper.heartbeat` is 1us; expected at least 1ms"#]].assert_eq(&told.join("\n"));
+            job file: `keeper.heartbeat` is 1us; expected at least 1ms"#]].assert_eq(&reported.join("\n"));
     let long = " ".repeat(ckpt_glue::limits::JOB_FILE_BYTES_MAX + 1);
     expect!["job file has 65537 bytes; at most 65536 are expected"]
         .assert_eq(&JobConfig::parse(long.as_bytes()).unwrap_err().to_string());

@@ -407,7 +407,7 @@ fn a_barrier_is_met_once_whatever_life_it_is_answered_in() {
         pending: asked.map(|text| Request { number: 8, text: text.into() }),
         ..RankState::default()
     };
-    let tell = |server: &mut Server, rank: u32, part: RankState| {
+    let report = |server: &mut Server, rank: u32, part: RankState| {
         server.handle(Instant::ZERO, pmi::Input::State { rank: Rank(rank), part, last: true });
         let outputs = std::iter::from_fn(|| server.poll_output());
         let answer = |output| match output {
@@ -416,8 +416,8 @@ fn a_barrier_is_met_once_whatever_life_it_is_answered_in() {
         };
         outputs.filter_map(answer).collect::<Vec<_>>()
     };
-    assert_eq!(tell(&mut server, 0, state(1, None)), [], "not before all have told");
-    let answers = tell(&mut server, 1, state(0, Some("cmd=barrier_in\n")));
+    assert_eq!(report(&mut server, 0, state(1, None)), [], "not before all have told");
+    let answers = report(&mut server, 1, state(0, Some("cmd=barrier_in\n")));
     assert_eq!(answers, [(Rank(1), 8, "cmd=barrier_out rc=0\n".into())]);
     assert_eq!(server.barriers_passed(0), 1);
 }
@@ -443,7 +443,7 @@ fn ranks_that_contradict_each_other_are_not_answered() {
 
 /// R26
 #[test]
-fn a_rank_that_does_not_tell_is_named_after_a_time() {
+fn a_rank_that_does_not_report_is_named_after_a_time() {
     let mut server = server(3, 2, true);
     server.handle(Instant::ZERO, pmi::Input::State { rank: Rank(1), part: RankState::default(), last: true });
     server.handle(Instant::ZERO, pmi::Input::Gone { member: Member::of_job(Rank(2)) });
@@ -491,7 +491,7 @@ fn a_relay_passes_on_what_is_said_one_at_a_time() {
 
 /// A process that is executed in the rank's place bypasses the agent. An empty read is no message.
 #[test]
-fn who_speaks_past_its_relay_is_told_from_who_says_nothing() {
+fn who_speaks_past_its_relay_is_reported_from_who_says_nothing() {
     let mut server = server(1, 1, false);
     let mut outputs = |input| {
         server.handle(Instant::ZERO, input);

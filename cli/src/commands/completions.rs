@@ -98,7 +98,7 @@ pub(crate) fn install(arguments: &CompletionArguments, json: bool) -> Result<Exi
         say!("{}", file.display())?;
     }
     if arguments.prefix.is_none() {
-        super::tell(format_args!(
+        super::print_message(format_args!(
             "bash and fish read their completions in new shells; for zsh add to ~/.zshrc, before compinit: fpath+=({})",
             folders.zsh.display()
         ));

@@ -19,7 +19,7 @@ use super::files::utc;
 use super::interrupt::{InterruptGuard, is_stopped};
 use super::key::{KeyArgument, key_name};
 use super::run::{lock, setting};
-use super::{print_json, progress_of, protection, say, tell};
+use super::{print_json, print_message, progress_of, protection, say};
 use crate::arguments::{GenerationArgument, duration_argument};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -190,7 +190,7 @@ pub(crate) fn bring(
     let copies = Copies::new(&*target, job, key.clone());
     let listed = copies.list()?;
     for (_, error) in &listed.damaged {
-        tell(format_args!("{error}"));
+        print_message(format_args!("{error}"));
     }
     let mut candidates = listed.copies.iter().rev().filter(|copy| is_meant(argument, copy.generation));
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
@@ -200,7 +200,7 @@ pub(crate) fn bring(
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
             (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
-                tell(format_args!(
+                print_message(format_args!(
                     "the copy of generation {} cannot be used: {error}. The one of {} is taken, which is older",
                     copied.generation, other.generation
                 ));
@@ -256,7 +256,7 @@ fn bring_copy(
             found.id > copied.generation && found.state == store::job::GenerationState::Committed
         });
     if let Some(newer) = newer {
-        tell(format_args!(
+        print_message(format_args!(
             "generation {} in {} is newer than the copy of {}, and is passed over, because --from asks for the copy",
             newer.id,
             path.display(),
@@ -286,7 +286,7 @@ fn bring_copy(
     let began = Instant::now();
     let files = watched(copied, path, quiet, fetch)?;
     if !quiet {
-        tell(format_args!(
+        print_message(format_args!(
             "generation {} brought from {from}: {files} files of {}, in {:.1} s",
             copied.generation,
             text::bytes(copied.bytes()),
@@ -339,10 +339,10 @@ fn watched(
         let working = scope.spawn(|| work(&report));
         let what = format!("bringing generation {}", copied.generation);
         let progress = progress_of(quiet, format_args!("{what}"), copied.bytes());
-        let mut is_told = false;
+        let mut is_reported = false;
         while !working.is_finished() {
-            if is_stopped() && !is_told {
-                is_told = true;
+            if is_stopped() && !is_reported {
+                is_reported = true;
                 report.stop();
                 progress.note(format_args!(
                     "stillwire: stopping; once more ends it at once, and what came whole stays as well"

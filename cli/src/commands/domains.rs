@@ -80,25 +80,25 @@ mod tests {
         (0..).zip(domains.split(',')).map(node).collect()
     }
 
-    fn told(scheme: &str, nodes: &[Node], when: When) -> Vec<String> {
+    fn reported(scheme: &str, nodes: &[Node], when: When) -> Vec<String> {
         let scheme = scheme.parse().expect("a scheme");
         let groups = groups_over(scheme, nodes).expect("enough nodes");
         warnings(&OwnDirectories::new(PathBuf::new(), scheme, WireBudget::default(), groups), nodes, when)
     }
 
     #[test]
-    fn a_domain_that_is_too_much_is_told_with_what_would_help() {
+    fn a_domain_that_is_too_much_is_reported_with_what_would_help() {
         let racks = nodes("a,b,a,b,c,c", false);
-        assert_eq!(told("rs:2+1", &racks, When::Begins), [""; 0]);
+        assert_eq!(reported("rs:2+1", &racks, When::Begins), [""; 0]);
         assert_eq!(
-            told("rs:5+1", &racks, When::Begins)[0],
+            reported("rs:5+1", &racks, When::Begins)[0],
             "warning: if domain a fails as a whole, images are lost: node 0, node 2 lie in it, of 6 nodes that protect each other (node 0, node 1, node 2, node 3, node 4, node 5), of which 1 may be lost; --parity rs:2+1 would survive that"
         );
-        assert_eq!(told("rs:5+1", &racks, When::Begins).len(), 3);
-        let uneven = told("partner", &nodes("a,a,a,a,a,b", false), When::Begins);
+        assert_eq!(reported("rs:5+1", &racks, When::Begins).len(), 3);
+        let uneven = reported("partner", &nodes("a,a,a,a,a,b", false), When::Begins);
         assert_eq!(uneven.len(), 1);
         assert!(uneven[0].contains("of 1 other group") && uneven[0].contains("more domains"), "{uneven:?}");
-        let gone_on = told("rs:5+1", &racks, When::GoesOn);
+        let gone_on = reported("rs:5+1", &racks, When::GoesOn);
         assert!(
             gone_on[0].ends_with("in their places (--hosts, --domains) would survive that"),
             "{gone_on:?}"
@@ -107,21 +107,24 @@ mod tests {
 
     #[test]
     fn a_host_is_a_domain_where_none_is_named() {
-        let hosts = told("xor", &nodes("p,q,p", true), When::Begins);
+        let hosts = reported("xor", &nodes("p,q,p", true), When::Begins);
         assert_eq!(hosts.len(), 1, "{hosts:?}");
         assert!(
             hosts[0].contains("if host p fails as a whole")
                 && hosts[0].contains("p, p lie in it, of 3 nodes"),
             "{hosts:?}"
         );
-        assert_eq!(told("xor", &nodes("p,q,r", true), When::Begins), [""; 0]);
+        assert_eq!(reported("xor", &nodes("p,q,r", true), When::Begins), [""; 0]);
         // This one is a host like others.
         let mut here = nodes("p,q,p,q", true);
         for node in here.iter_mut().filter(|node| node.name() == "p") {
             (node.host, node.name) = (None, Some("localhost".to_owned()));
         }
-        assert_eq!(told("partner", &here, When::Begins), [""; 0]);
-        let told = told("xor", &here, When::Begins);
-        assert!(told.iter().any(|told| told.contains("if host localhost fails as a whole")), "{told:?}");
+        assert_eq!(reported("partner", &here, When::Begins), [""; 0]);
+        let reported = reported("xor", &here, When::Begins);
+        assert!(
+            reported.iter().any(|reported| reported.contains("if host localhost fails as a whole")),
+            "{reported:?}"
+        );
     }
 }

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_were_not_there_are_told_from_those_that_were() {
+    fn hosts_that_were_not_there_are_reported_from_those_that_were() {
         let before = hosts("a:1@10.0.0.1,b:1@10.0.0.2");
         for (now, others) in
             [("b,a", false), ("b:2@10.0.0.2", false), ("a@10.0.0.9,b", true), ("a,b,c@10.0.0.3", true)]

@@ -41,7 +41,7 @@ pub(crate) fn example(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// One line of ours on standard error, if anybody reads it.
-pub(crate) fn tell(line: fmt::Arguments<'_>) {
+pub(crate) fn print_message(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
 }
 

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::printer::{Printer, Stream};
-use super::{print_json, tell};
+use super::{print_json, print_message};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -46,7 +46,10 @@ pub(crate) fn run(
     let path = mpirun(mpi)?;
     if !arguments.quiet {
         let (path, library) = (path.display(), mpi.library.display());
-        tell(format_args!("an Open MPI program ({library}): {path} runs its {} ranks", arguments.ranks));
+        print_message(format_args!(
+            "an Open MPI program ({library}): {path} runs its {} ranks",
+            arguments.ranks
+        ));
     }
     let started = Instant::now();
     let signals = take_signals(&[Signal::SIGUSR1])?;
@@ -68,9 +71,9 @@ pub(crate) fn run(
         let seconds = started.elapsed().as_secs_f64();
         print_json(&MpirunReport { launcher, outcome, exit_code: exit.code(), seconds })?;
     } else if stopped {
-        tell(format_args!("the job was stopped"));
+        print_message(format_args!("the job was stopped"));
     } else if exit != Exit::Success {
-        tell(format_args!("mpirun ended with {status}"));
+        print_message(format_args!("mpirun ended with {status}"));
     }
     Ok(exit)
 }

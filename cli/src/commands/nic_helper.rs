@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Group, User};
 use serde::Serialize;
 
-use super::{print_json, tell};
+use super::{print_json, print_message};
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -113,17 +113,20 @@ pub(crate) fn serve(arguments: NicHelperArguments, json: bool) -> Result<Exit, C
     if json {
         print_json(&Ready { socket: &helper.path().to_string_lossy() })?;
     } else if !arguments.quiet {
-        tell(format_args!("nic-helper: serves at {}, permissions {mode:o}", helper.path().display()));
+        print_message(format_args!(
+            "nic-helper: serves at {}, permissions {mode:o}",
+            helper.path().display()
+        ));
     }
     let served = helper.run(stop.as_fd(), &mut |event| {
         if !arguments.quiet {
-            tell(format_args!("nic-helper: {event}"));
+            print_message(format_args!("nic-helper: {event}"));
         }
     });
     served.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
     drop(helper);
     if !arguments.quiet {
-        tell(format_args!("nic-helper: ended; no program of it is left at any device"));
+        print_message(format_args!("nic-helper: ended; no program of it is left at any device"));
     }
     Ok(Exit::Success)
 }

@@ -11,8 +11,8 @@ use transport::JobId;
 
 use super::domains::{self, When};
 use super::hosts::HostArguments;
+use super::print_message;
 use super::run::setting;
-use super::tell;
 use crate::error::CliError;
 use crate::launch::nodes::wire::WireBudget;
 use crate::launch::nodes::{groups_by_host, groups_over};
@@ -158,7 +158,7 @@ pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
     let own = plan.own_directories.as_ref();
     let elsewhere = own.filter(|own| !own.root.starts_with(directory));
     let elsewhere = elsewhere.map(|own| format!(", images of each node in {}/NUMBER", own.root.display()));
-    tell(format_args!(
+    print_message(format_args!(
         "job {}, {} ranks, directory {}{}",
         plan.job,
         plan.ranks,
@@ -166,10 +166,10 @@ pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
         elsewhere.unwrap_or_default()
     ));
     if let Some(warning) = warning(plan).filter(|_| is_saved) {
-        tell(format_args!("{warning}"));
+        print_message(format_args!("{warning}"));
     }
     let warnings = own.map(|own| domains::warnings(own, &plan.nodes, when)).unwrap_or_default();
-    warnings.iter().for_each(|warning| tell(format_args!("{warning}")));
+    warnings.iter().for_each(|warning| print_message(format_args!("{warning}")));
 }
 
 /// Warns of data that would be lost with a node or a disk because no copy is elsewhere.
@@ -257,7 +257,7 @@ pub(crate) fn in_places(
         if place.is_none() {
             *place = spares.next().inspect(|spare| {
                 if said.names_hosts() {
-                    tell(format_args!("{} takes the place of {name}", spare.name()));
+                    print_message(format_args!("{} takes the place of {name}", spare.name()));
                 }
             });
         }

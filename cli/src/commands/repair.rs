@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::restart::prepare;
 use super::run::close;
 use super::stdin::StdinChange;
-use super::{say, tell};
+use super::{print_message, say};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -93,7 +93,7 @@ fn say_kept(kept: &GenerationOutcome, repairs: &Repairs) -> io::Result<()> {
         (false, false) => {
             let why = repairs.lost.iter().find(|lost| lost.generation == *generation);
             let why = why.map_or("no node has said why", |lost| lost.why.as_str());
-            tell(format_args!("generation {generation} is lost: {why}"));
+            print_message(format_args!("generation {generation} is lost: {why}"));
             let say = |rebuilt: &&NodeRepair| {
                 let (node, bytes) = (&rebuilt.node, text::bytes(rebuilt.received_bytes));
                 say!("generation {generation}: {node} has what it had again, rebuilt from {bytes}")

@@ -20,7 +20,7 @@ use super::protection;
 use super::run::{
     RunDirectory, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
 };
-use super::{progress_of, tell};
+use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::convert;
 use crate::error::CliError;
@@ -66,7 +66,7 @@ pub(crate) fn prepare(
     }
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept, replacement } = read_settings(&file)?;
     config.fault.on_exit = arguments.on_exit.map_or(config.fault.on_exit, Into::into);
-    let told = config.clone();
+    let reported = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
     let mut program = program(&file);
     if let Some(nic) = &arguments.nic.choice {
@@ -88,7 +88,7 @@ pub(crate) fn prepare(
             suspects.insert(manifest.generation);
             nodes = protection::in_places(&manifest, nodes, &hosts)?;
         } else {
-            tell(format_args!(
+            print_message(format_args!(
                 "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
             ));
         }
@@ -113,7 +113,7 @@ pub(crate) fn prepare(
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     // Messages to another host are authenticated in full, even if a lower level was enough before.
-    let auth_told = auth;
+    let auth_reported = auth;
     let auth = if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) {
         auth
     } else {
@@ -129,7 +129,7 @@ pub(crate) fn prepare(
         });
     }
     if kept && !keeps_ids {
-        tell(format_args!(
+        print_message(format_args!(
             "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
         ));
     }
@@ -165,8 +165,8 @@ pub(crate) fn prepare(
     let keeps_ids = plan.keeps_ids || kept;
     let mut file = job_file(&Plan {
         program: named,
-        config: told,
-        auth: auth_told,
+        config: reported,
+        auth: auth_reported,
         keeps_ids,
         replacement,
         ..plan.clone()
@@ -191,11 +191,13 @@ fn rail(
     let Some(decided) = decided.filter(|_| arguments.nic.choice.is_none()) else { return Ok(None) };
     if arguments.bind.is_none() && !arguments.hosts.has_others_than(before) {
         if !arguments.quiet {
-            tell(format_args!("ranks go over {decided}, as they did last, unless --nic says otherwise"));
+            print_message(format_args!(
+                "ranks go over {decided}, as they did last, unless --nic says otherwise"
+            ));
         }
         return Ok(Some(decided));
     }
-    tell(format_args!(
+    print_message(format_args!(
         "ranks went over {decided} last; with new hosts they go over {}, unless --nic says otherwise",
         named.nic()?
     ));

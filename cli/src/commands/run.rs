@@ -24,7 +24,7 @@ use super::outcome::{exit_of, summarize};
 use super::progress::Progress;
 use super::protection;
 use super::stdin;
-use super::{print_json, tell};
+use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
 };
@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         }
     }
     if let Some(replacement) = replacement.as_ref().filter(|_| !arguments.quiet) {
-        tell(format_args!("{} (--mpi-from)", replacement.words()));
+        print_message(format_args!("{} (--mpi-from)", replacement.words()));
     }
     let nodes = arguments.hosts.nodes(arguments.ranks, &arguments.bind)?;
     let is_saved = wants_checkpoints(&arguments);
@@ -144,7 +144,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
             Ok(library) => whole::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
             // It may be a script that starts one with points of its own.
             Err(error) if !arguments.quiet => {
-                tell(format_args!("only a program that names its own points can be saved now: {error}"));
+                print_message(format_args!(
+                    "only a program that names its own points can be saved now: {error}"
+                ));
             }
             Err(_) => {}
         }
@@ -357,17 +359,17 @@ pub(crate) fn supervise(
         return Ok(exit);
     }
     for warning in &summary.warnings {
-        tell(format_args!("warning: {warning}"));
+        print_message(format_args!("warning: {warning}"));
     }
     if let Some(reason) = &summary.reason {
-        tell(format_args!("{reason}"));
+        print_message(format_args!("{reason}"));
         if let Some(generation) = &summary.committed {
             let path = place.path.display();
             let elsewhere = if plan.nodes.len() > 1 { ", on other hosts with --hosts" } else { "" };
             let is_lost =
                 matches!(outcome.report.ending, Ending::Failed { reason: StopReason::NothingToRestore, .. });
             let kept = if is_lost { "can be restored if its lost images come back" } else { "is kept" };
-            tell(format_args!(
+            print_message(format_args!(
                 "generation {generation} {kept}; go on with `stillwire restart {path}`{elsewhere}"
             ));
         }

@@ -12,7 +12,7 @@ use store::{Directory, JobDirectory, JobFile, Manifest, StorageError, StoreError
 
 use super::files::print_generation;
 use super::restart::{open_job, resolve};
-use super::{copies, node_listing, print_json, progress_of, protection, say, tell};
+use super::{copies, node_listing, print_json, print_message, progress_of, protection, say};
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -94,7 +94,7 @@ pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, Cl
         let wanted = only.is_none_or(|only| only == found.id);
         if wanted && found.state == GenerationState::Committed {
             if !json {
-                tell(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
+                print_message(format_args!("reading generation {}, {}", found.id, text::bytes(found.bytes)));
             }
             // Nodes with directories of their own are read for their images, and again for the data that they keep for each other.
             let times = if protection::own_root(&file, path).is_some() { 2 } else { 1 };
@@ -229,8 +229,8 @@ fn read_node(
     match scrub(own, found.id, |bytes| progress.add(bytes)) {
         Ok(None) => {}
         Ok(Some(scrubbed)) => {
-            let told = scrubbed.damages.iter().map(|error| of_protection(node, error));
-            damages.extend(told);
+            let reported = scrubbed.damages.iter().map(|error| of_protection(node, error));
+            damages.extend(reported);
             of_node.protection = Some(Protection::of(&scrubbed));
         }
         Err(error) if error.is_damage() => damages.push(of_protection(node, &error)),

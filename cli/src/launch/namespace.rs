@@ -148,7 +148,7 @@ pub(crate) struct Namespaces {
 /// A process that is being started, and the end of the pipe by which it reports how far it is.
 #[derive(Debug)]
 pub(crate) struct Starting {
-    told: OwnedFd,
+    reported: OwnedFd,
 }
 
 /// A rank's process and the first one of its namespace, by the ids that the keeper knows them by.
@@ -192,7 +192,7 @@ impl Namespaces {
         kept: RawFd,
         leads_session: bool,
     ) -> io::Result<Starting> {
-        let (told, tells) = pipe2(OFlag::O_CLOEXEC)?;
+        let (reported, reports) = pipe2(OFlag::O_CLOEXEC)?;
         let entering = Entering {
             users: self.users.as_ref().map(|users| users.as_raw_fd()),
             program: self.program.clone(),
@@ -203,11 +203,11 @@ impl Namespaces {
             gives_right: self.users.is_some()
                 && matches!(wanted, Wanted::Saved { .. })
                 && !geteuid().is_root(),
-            tells,
+            reports,
         };
         // SAFETY: `enter` makes system calls only, on memory that was made before the fork: it neither allocates nor locks.
         unsafe { command.pre_exec(move || entering.enter()) };
-        Ok(Starting { told })
+        Ok(Starting { reported })
     }
 }
 
@@ -215,10 +215,10 @@ impl Starting {
     /// To be asked when the command has started its program, or has not.
     pub(crate) fn finish(self, spawned: io::Result<Child>) -> io::Result<(Child, Started)> {
         let mut words = Vec::new();
-        let told = OFlag::O_NONBLOCK;
-        nix::fcntl::fcntl(&self.told, nix::fcntl::FcntlArg::F_SETFL(told))?;
+        let reported = OFlag::O_NONBLOCK;
+        nix::fcntl::fcntl(&self.reported, nix::fcntl::FcntlArg::F_SETFL(reported))?;
         // The starter has ended. Where a rank still has the other end, nothing more comes from it.
-        let _ = File::from(self.told).read_to_end(&mut words);
+        let _ = File::from(self.reported).read_to_end(&mut words);
         let mut started = None;
         let mut failed = None;
         for word in words.chunks_exact(size_of::<StartReport>()) {
@@ -271,7 +271,7 @@ struct Entering {
     kept: RawFd,
     leads_session: bool,
     gives_right: bool,
-    tells: OwnedFd,
+    reports: OwnedFd,
 }
 
 /// Between fork and exec: system calls, and nothing else.
@@ -280,18 +280,18 @@ impl Entering {
     fn enter(&self) -> io::Result<()> {
         self.try_enter().map_err(|(step, errno)| {
             let number = STEPS.iter().position(|found| *found == step).and_then(|at| i32::try_from(at).ok());
-            self.tell([FAILED, number.unwrap_or(0), errno as i32]);
+            self.report([FAILED, number.unwrap_or(0), errno as i32]);
             io::Error::from_raw_os_error(errno as i32)
         })
     }
 
-    fn tell(&self, word: StartReport) {
+    fn report(&self, word: StartReport) {
         let mut bytes = [0; size_of::<StartReport>()];
         for (place, number) in bytes.chunks_exact_mut(4).zip(word) {
             place.copy_from_slice(&number.to_le_bytes());
         }
         // Its reader is gone: this process ends, too.
-        let _ = nix::unistd::write(&self.tells, &bytes);
+        let _ = nix::unistd::write(&self.reports, &bytes);
     }
 
     fn try_enter(&self) -> Result<(), (Step, Errno)> {
@@ -304,7 +304,7 @@ impl Entering {
             done(libc::unshare(libc::CLONE_NEWPID), Step::Namespace)?;
         }
         let first = self.start_first()?;
-        self.tell([STARTED, first, 0]);
+        self.report([STARTED, first, 0]);
         // From here on the first process ends with the keeper's thread, and all in the namespace with it.
         if nix::unistd::getppid() != keeper {
             return Err((Step::First, Errno::ESRCH));
@@ -316,7 +316,7 @@ impl Entering {
         };
         let pid = clone_beside(Some(id)).map_err(|errno| (Step::Id, errno))?;
         if pid != 0 {
-            self.tell([STARTED, first, pid]);
+            self.report([STARTED, first, pid]);
             // SAFETY: ends this process at once, and runs none of the keeper's destructors or exit handlers.
             unsafe { libc::_exit(0) };
         }
@@ -325,12 +325,12 @@ impl Entering {
 
     /// Starts the first process, and waits until it is known as the first process.
     fn start_first(&self) -> Result<i32, (Step, Errno)> {
-        let (ready, tells) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| (Step::First, errno))?;
+        let (ready, reports) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| (Step::First, errno))?;
         let pid = clone_beside(None).map_err(|errno| (Step::First, errno))?;
         if pid == 0 {
-            self.become_first(tells.as_raw_fd());
+            self.become_first(reports.as_raw_fd());
         }
-        drop(tells);
+        drop(reports);
         match nix::unistd::read(&ready, &mut [0]) {
             Ok(1) => Ok(pid),
             Ok(_) => Err((Step::First, Errno::ECHILD)),
@@ -338,7 +338,7 @@ impl Entering {
         }
     }
 
-    fn become_first(&self, tells: RawFd) -> ! {
+    fn become_first(&self, reports: RawFd) -> ! {
         let arguments: [*const c_char; 3] = [self.program.as_ptr(), c"__first".as_ptr(), std::ptr::null()];
         // SAFETY: system calls on numbers, and on strings that live until this process executes another program or ends.
         unsafe {
@@ -350,7 +350,7 @@ impl Entering {
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
             libc::dup2(null, 0);
             libc::dup2(null, 2);
-            libc::dup2(tells, 1);
+            libc::dup2(reports, 1);
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             if self.kept >= 0 {
                 libc::fcntl(self.kept, libc::F_SETFD, 0);

@@ -228,7 +228,7 @@ impl Requests {
     }
 
     /// Sends a command the job's status.
-    pub(crate) fn tell(&mut self, number: u64, status: Status) {
+    pub(crate) fn report(&mut self, number: u64, status: Status) {
         self.answer_one(number, &Answer::Status(status));
     }
 
@@ -433,7 +433,7 @@ mod tests {
     }
 
     /// The answers that a command has received so far.
-    fn told(mut stream: &UnixStream) -> String {
+    fn reported(mut stream: &UnixStream) -> String {
         let mut bytes = [0; 512];
         let length = stream.read(&mut bytes).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..length]).into_owned()
@@ -446,24 +446,24 @@ mod tests {
         job.begun(1);
         let (second, third) = (job.ask(), job.ask());
         job.committed(1);
-        assert!(told(&first).contains("/1\""));
-        assert_eq!((told(&second), told(&third)), (String::new(), String::new()));
+        assert!(reported(&first).contains("/1\""));
+        assert_eq!((reported(&second), reported(&third)), (String::new(), String::new()));
         job.begun(2);
         let late = job.ask();
         job.committed(2);
-        assert!(told(&second).contains("/2\"") && told(&third).contains("/2\""));
+        assert!(reported(&second).contains("/2\"") && reported(&third).contains("/2\""));
         job.event(CheckpointEvent::Refused { source: Source::Command, reason: RefuseReason::Finishing });
-        assert!(told(&late).contains("the program has finished"));
+        assert!(reported(&late).contains("the program has finished"));
     }
 
     #[test]
-    fn a_command_whose_life_ends_during_the_commit_is_told() {
+    fn a_command_whose_life_ends_during_the_commit_is_reported() {
         let mut job = Job::new();
         let waiting = job.ask();
         job.begun(1);
         let life = Life { counter: 2, nonce: 7 };
         let decision = ckpt_glue::control::Decision { life, restore: None };
         job.requests.on_event(&Event::LifeBegun { decision, attempt: 1 }, crate::text::abandoned);
-        assert!(told(&waiting).contains("stillwire ls"));
+        assert!(reported(&waiting).contains("stillwire ls"));
     }
 }

@@ -165,7 +165,7 @@ pub(crate) fn start(plan: &Plan, layout: Layout, hosts: Vec<String>) -> Result<S
         suspects: plan.suspects.clone(),
         restoring: None,
     };
-    Worker::start("stillwire-store", move |task, results| results.tell(disk.perform(task)))
+    Worker::start("stillwire-store", move |task, results| results.report(disk.perform(task)))
         .map_err(CliError::from)
 }
 

@@ -30,7 +30,7 @@ impl<D> Clone for Results<D> {
 }
 
 impl<D> Results<D> {
-    pub(crate) fn tell(&self, done: D) {
+    pub(crate) fn report(&self, done: D) {
         // Nobody listens any more; full means that it is readable already.
         let _ = self.to.send(done);
         let _ = self.wake.write(1);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_is_told_from_a_word() {
+    fn an_import_is_reported_from_a_word() {
         for text in [
             "from mpi4py import MPI",
             "import numpy, mpi4py.MPI as M",

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_apart() {
+    fn families_are_reported_apart() {
         let family = |names: &[&str]| Mpi::among(&libraries(names)).map(|mpi| mpi.family);
         assert_eq!(family(&["libc.so.6", "libmpi.so.12", "libfabric.so.1"]), Some(Family::Mpich));
         assert_eq!(family(&["libmpi.so.40", "libopen-pal.so.80"]), Some(Family::OpenMpi));

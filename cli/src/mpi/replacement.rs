@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_cannot_be_told_is_refused() {
+    fn what_the_loader_cannot_be_reported_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let odd = folder.path().join("a:b");
         std::fs::create_dir(&odd).unwrap();

@@ -161,7 +161,7 @@ fn a_launcher_whose_directory_is_lost_learns_from_the_nodes() {
 }
 
 #[test]
-fn nodes_that_went_on_apart_are_told_and_so_is_a_launcher_s_older_directory() {
+fn nodes_that_went_on_apart_are_reported_and_so_is_a_launcher_s_older_directory() {
     let hosts = Hosts::new();
     hosts.killed(&["--keep", "64"]);
     let folder = hosts.place.folder.path();

@@ -149,7 +149,7 @@ fn one_copy_is_verified_alone_and_one_that_is_not_there_is_no_success() {
 }
 
 #[test]
-fn copies_that_are_damaged_or_encrypted_are_told_and_not_restored() {
+fn copies_that_are_damaged_or_encrypted_are_reported_and_not_restored() {
     let place = Place::new();
     let shared = shared(&place);
     let (key, other) = (key_file(&place, "key", "0f"), key_file(&place, "other", "1e"));
@@ -227,7 +227,7 @@ fn blocks_of(shared: &str, copies: &Value, copy: usize, rank: u32) -> PathBuf {
 }
 
 #[test]
-fn what_is_wrong_with_the_place_is_told_and_costs_the_job_nothing() {
+fn what_is_wrong_with_the_place_is_reported_and_costs_the_job_nothing() {
     let missing = Place::new();
     let nowhere = missing.folder.path().join("nowhere").display().to_string();
     let refused = missing.run(&["--flush-to", &nowhere]).finish();
@@ -242,8 +242,8 @@ fn what_is_wrong_with_the_place_is_told_and_costs_the_job_nothing() {
     let hidden = place.folder.path().join("hidden");
     fs::rename(&shared, &hidden).unwrap();
     fs::write(&shared, b"").unwrap();
-    let told = job.wait_for("was abandoned");
-    assert!(told.contains("the job goes on") && told.contains(&shared), "{told}");
+    let reported = job.wait_for("was abandoned");
+    assert!(reported.contains("the job goes on") && reported.contains(&shared), "{reported}");
     job.wait_for("committed");
     fs::remove_file(&shared).unwrap();
     fs::rename(&hidden, &shared).unwrap();
@@ -313,7 +313,7 @@ fn a_copy_that_hangs_is_given_up_and_the_next_one_follows_when_its_place_answers
 }
 
 #[test]
-fn a_store_that_is_not_there_or_is_not_named_rightly_is_told() {
+fn a_store_that_is_not_there_or_is_not_named_rightly_is_reported() {
     let place = Place::new();
     let address = silent_store().1;
     let mut command = stillwire(&["ls", "s3://bucket/prefix"]);

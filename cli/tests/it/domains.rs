@@ -93,11 +93,11 @@ fn the_same_loss_is_too_much_if_nobody_has_named_the_domains() {
 }
 
 #[test]
-fn a_domain_that_is_too_much_is_told_and_nothing_is_refused() {
+fn a_domain_that_is_too_much_is_reported_and_nothing_is_refused() {
     let place = Place::new();
     let mut job = run(&place, &["--domains", "a,a,a,b,b,c"]);
-    let told = job.wait_for("warning: if domain a fails as a whole, images are lost");
-    assert!(told.contains("--parity rs:1+1 would survive that"), "{told}");
+    let reported = job.wait_for("warning: if domain a fails as a whole, images are lost");
+    assert!(reported.contains("--parity rs:1+1 would survive that"), "{reported}");
     assert!(job.wait_for("begins from the beginning").contains("life 1"));
     stop(&place, job);
     assert!(!place.generations("committed").is_empty());
@@ -109,7 +109,7 @@ fn a_domain_that_is_too_much_is_told_and_nothing_is_refused() {
 }
 
 #[test]
-fn a_restart_tells_of_the_domains_that_nodes_lie_in_now() {
+fn a_restart_reports_of_the_domains_that_nodes_lie_in_now() {
     let place = Place::new();
     let newest = stop(&place, run(&place, &["--domains", DOMAINS]));
     place.let_end();

@@ -209,7 +209,7 @@ fn a_job_can_get_namespaces_later() {
 }
 
 #[test]
-fn giving_them_up_is_told() {
+fn giving_them_up_is_reported() {
     if !is_possible("giving_them_up_is_told") {
         return;
     }
@@ -225,7 +225,7 @@ fn giving_them_up_is_told() {
 
 /// For each way in which they are unavailable the message has the cure.
 #[test]
-fn where_there_are_none_the_next_step_is_told() {
+fn where_there_are_none_the_next_step_is_reported() {
     if !is_possible("where_there_are_none_the_next_step_is_told") {
         return;
     }

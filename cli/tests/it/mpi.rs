@@ -259,12 +259,12 @@ fn spawned_processes_are_a_world_of_their_own() {
         assert!(done.stderr.lines().any(|seen| seen == line), "{line}: {done:?}");
     }
     assert_eq!(done.stderr.matches("PMI_FD=").count(), 2, "{done:?}");
-    let told = spawns(&[], &[&child[..], &["sleep:1"]].concat(), "rc=0", &END);
-    told.says(&["rank 0 has spawned world 1, 2 processes", "waiting for 2 spawned processes"]);
+    let reported = spawns(&[], &[&child[..], &["sleep:1"]].concat(), "rc=0", &END);
+    reported.says(&["rank 0 has spawned world 1, 2 processes", "waiting for 2 spawned processes"]);
 }
 
 #[test]
-fn what_cannot_be_spawned_is_told_to_the_program() {
+fn what_cannot_be_spawned_is_reported_to_the_program() {
     for (program, hints, words) in [
         ("no-such-program", &[][..], "no directory in PATH"),
         ("/etc", &[], "no file that may be executed"),

@@ -65,7 +65,7 @@ fn pass_points() -> ! {
 }
 
 #[test]
-fn ranks_that_pass_different_points_are_told_so() {
+fn ranks_that_pass_different_points_are_reported_so() {
     if std::env::var_os("STILLWIRE_RANK").is_some() {
         pass_points();
     }
@@ -73,14 +73,14 @@ fn ranks_that_pass_different_points_are_told_so() {
     let mut command = run(&place, "2", "20ms", &std::env::current_exe().expect("it runs"));
     command.args(["--exact", "native::ranks_that_pass_different_points_are_told_so", "--nocapture"]);
     let mut job = Running::start(command);
-    let told = job.wait_for("do not line up");
+    let reported = job.wait_for("do not line up");
     for words in [
         "3 checkpoints in a row were abandoned: the program's points do not line up. Point 50",
         " was named when rank 1 had passed 490 and rank 0 had passed 500; rank ",
         " was then at ",
         "Every rank must pass the same points",
     ] {
-        assert!(told.contains(words), "{words:?}: {told}");
+        assert!(reported.contains(words), "{words:?}: {reported}");
     }
     job.signal("INT");
     let done = job.finish();

@@ -144,11 +144,11 @@ struct Stopped {
 impl Stopped {
     /// Those of them that are left go on.
     fn go_on(&self) {
-        self.processes.iter().for_each(|pid| tell(*pid, Signal::SIGCONT));
+        self.processes.iter().for_each(|pid| report(*pid, Signal::SIGCONT));
     }
 }
 
-fn tell(pid: u32, signal: Signal) {
+fn report(pid: u32, signal: Signal) {
     // A process that is gone takes no signal.
     let _ = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal);
 }
@@ -174,7 +174,7 @@ fn stopped_in<'a>(
         let mut processes = processes(job, setup, &all);
         processes.insert(0, job.pid());
         checkpoint_until(&watched, job, name, PHASES[phase].1);
-        processes.iter().for_each(|pid| tell(*pid, Signal::SIGSTOP));
+        processes.iter().for_each(|pid| report(*pid, Signal::SIGSTOP));
         // System calls that are under way end before the processes stop.
         wait_until("all stand still", || processes.iter().all(|pid| stands(*pid)));
         let new = watched.new_ones();
@@ -236,7 +236,7 @@ fn processes(job: &Running, setup: Setup, nodes: &[usize]) -> Vec<u32> {
 }
 
 fn kill(processes: &[u32]) {
-    processes.iter().for_each(|pid| tell(*pid, Signal::SIGKILL));
+    processes.iter().for_each(|pid| report(*pid, Signal::SIGKILL));
     wait_until("they are gone", || processes.iter().all(|pid| !crate::support::runs(*pid)));
 }
 
@@ -289,7 +289,7 @@ fn goes_on(job: &mut Running, committed: &str, nodes: &str, phase: &str) -> Stri
 }
 
 /// The newest generation that the job has reported as committed, of which `last` was the newest before.
-fn told<'a>(lines: impl Iterator<Item = &'a str>, last: String) -> String {
+fn reported<'a>(lines: impl Iterator<Item = &'a str>, last: String) -> String {
     let committed = lines.filter(|line| line.contains(COMMITTED)).map(generation_in);
     committed.chain([last]).max_by_key(|generation| number(generation)).expect("one at least")
 }
@@ -308,8 +308,8 @@ fn are_destroyed_in_every_phase(setup: Setup, nodes: &[usize]) {
         let began = goes_on(&mut job, &committed, &names, phase.0);
         begins_right(at, &began, &committed, &stopped.generation);
         // Also reports from before it noticed.
-        let told = told(job.seen.iter().map(String::as_str), committed);
-        assert!(number(&began) >= number(&told), "{}: began from {began}, {told} was told", phase.0);
+        let reported = reported(job.seen.iter().map(String::as_str), committed);
+        assert!(number(&began) >= number(&reported), "{}: began from {began}, {reported} was told", phase.0);
         committed = began;
     }
     place.let_end();
@@ -347,11 +347,11 @@ fn two_nodes_and_the_launcher_are_destroyed_in_every_phase() {
         let (stopped, watched) = stopped_in(&place, FOUR, &mut job, &mut committed, at);
         let mut victims = processes(&job, FOUR, &[0, 1]);
         victims.push(job.pid());
-        victims.iter().for_each(|pid| tell(*pid, Signal::SIGKILL));
+        victims.iter().for_each(|pid| report(*pid, Signal::SIGKILL));
         lose(&place, &[0, 1]);
         survives(&watched, at);
         stopped.go_on();
-        let last = told(job.finish().stderr.lines(), committed.clone());
+        let last = reported(job.finish().stderr.lines(), committed.clone());
         wait_until("the guard has cleaned up", || place.lock_is_free());
         job = place.restart(&[]);
         let began = goes_on(&mut job, &last, "node 0, node 1", phase.0);

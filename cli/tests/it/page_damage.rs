@@ -166,7 +166,7 @@ fn a_job_that_runs_mends_them_by_itself() {
 
 // R28: pages that belong together are lost on more nodes than parity makes up for. The message names the nodes, and nothing else is harmed.
 #[test]
-fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
+fn pages_that_belong_together_are_reported_and_an_older_generation_is_taken() {
     let place = Place::new();
     let kept = place.stopped(4, 2);
     together(&place, &kept[1], 1, 2).iter().for_each(Page::damage);
@@ -201,7 +201,7 @@ fn pages_that_belong_together_are_told_and_an_older_generation_is_taken() {
 
 // R28: a node that has only lost a part is not reported as lost.
 #[test]
-fn nodes_that_are_lost_and_nodes_that_are_damaged_are_told_apart() {
+fn nodes_that_are_lost_and_nodes_that_are_damaged_are_reported_apart() {
     let place = Place::new();
     let kept = place.stopped(4, 1).remove(0);
     flip(&folder(&place, &kept, 3).join("content-00000003"), 40);

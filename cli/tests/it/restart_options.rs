@@ -65,7 +65,7 @@ impl Hosts {
 }
 
 #[test]
-fn hosts_and_domains_that_a_restart_was_told_are_the_job_s_from_then_on() {
+fn hosts_and_domains_that_a_restart_was_reported_are_the_job_s_from_then_on() {
     let hosts = Hosts::new();
     let place = &hosts.place;
     assert_eq!(hosts.asked(), ["a", "b", "c", "d"]);

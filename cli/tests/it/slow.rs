@@ -88,11 +88,11 @@ impl Hosts {
 
     /// Waits until a checkpoint is lost to `c`, and to no other one.
     fn wait_for_late(&self, job: &mut Running) -> String {
-        let told = job.wait_for("; late: ");
-        let late = told.split("; late: ").nth(1).expect("who is late").to_owned();
-        assert!(late.starts_with("c (its data was on its link for "), "{told}");
-        assert!(!late.contains("a (") && !late.contains("b ("), "{told}");
-        assert!(told.contains("the program continues, and generation"), "{told}");
+        let reported = job.wait_for("; late: ");
+        let late = reported.split("; late: ").nth(1).expect("who is late").to_owned();
+        assert!(late.starts_with("c (its data was on its link for "), "{reported}");
+        assert!(!late.contains("a (") && !late.contains("b ("), "{reported}");
+        assert!(reported.contains("the program continues, and generation"), "{reported}");
         job.wait_for("was abandoned");
         self.place.generations("committed").pop().expect("a generation")
     }

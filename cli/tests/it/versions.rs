@@ -18,7 +18,7 @@ fn frame(kind: u8, text: &str) -> Vec<u8> {
     frame
 }
 
-fn told_by_keeper(words: &[u8]) -> Output {
+fn reported_by_keeper(words: &[u8]) -> Output {
     let mut keeper = Command::new(STILLWIRE)
         .arg("__keeper")
         .stdin(Stdio::piped())
@@ -98,7 +98,7 @@ fn two_builds_are_named_on_both_sides() {
             &format!("it has version {other} of stillwire, and this is {own}: install the same on both"),
         ]);
         // Such a launcher begins with this keeper.
-        let output = told_by_keeper(&with_version(begin.clone(), &other));
+        let output = reported_by_keeper(&with_version(begin.clone(), &other));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let words =
             format!("it has version {own} of stillwire, and the launcher {other}: install the same on both");
@@ -107,8 +107,8 @@ fn two_builds_are_named_on_both_sides() {
 }
 
 #[test]
-fn a_keeper_tells_a_launcher_of_other_words_which_version_it_has() {
-    let output = told_by_keeper(&frame(0, OTHER));
+fn a_keeper_reports_a_launcher_of_other_words_which_version_it_has() {
+    let output = reported_by_keeper(&frame(0, OTHER));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = format!("of stillwire, and the launcher {OTHER}: install the same on both");
     assert!(said.contains("it has version ") && said.ends_with(&words), "{output:?}");

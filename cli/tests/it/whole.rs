@@ -139,7 +139,7 @@ fn deltas_are_restored(capture: Option<&str>, limit: &dyn Fn(&mut Command)) {
 }
 
 #[test]
-fn a_damaged_base_is_told_and_not_restored() {
+fn a_damaged_base_is_reported_and_not_restored() {
     let place = Place::new();
     let mut command =
         stillwire(&["run", "-n", "1", "--capture", "scan", "--keep", "1", "--ckpt-every", "100ms"]);
@@ -278,7 +278,7 @@ fn what_a_script_or_a_wrapper_starts_in_its_own_place_is_saved() {
 }
 
 #[test]
-fn what_a_script_starts_beside_itself_is_not_saved_and_the_reason_is_told() {
+fn what_a_script_starts_beside_itself_is_not_saved_and_the_reason_is_reported() {
     let place = Place::new();
     let script = format!("{} 10 20000 1000000 {}; true", steps(), place.enough().display());
     let mut command = stillwire(&["run", "-n", "2", "--ckpt-every", "100ms", "--start-timeout", "1s"]);
@@ -288,13 +288,13 @@ fn what_a_script_starts_beside_itself_is_not_saved_and_the_reason_is_told() {
         command
     });
     job.wait_for("no checkpoint is taken before all ranks have connected");
-    let told = job.wait_for("rank 0 is a shell");
+    let reported = job.wait_for("rank 0 is a shell");
     for words in [
         "that waits for steps-",
         "only the process that the launcher has started can be saved",
         "`exec steps-",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(reported.contains(words), "{reported}");
     }
     // It runs on, to its own end.
     std::thread::sleep(std::time::Duration::from_secs(2));
@@ -307,7 +307,7 @@ fn what_a_script_starts_beside_itself_is_not_saved_and_the_reason_is_told() {
 }
 
 #[test]
-fn a_program_that_takes_no_library_is_not_saved_and_the_reason_is_told() {
+fn a_program_that_takes_no_library_is_not_saved_and_the_reason_is_reported() {
     let place = Place::new();
     let program = place.folder.path().join("static").display().to_string();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/steps.c");
@@ -315,8 +315,11 @@ fn a_program_that_takes_no_library_is_not_saved_and_the_reason_is_told() {
     let built = built.expect("a C compiler");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let mut job = job(1, &place, &[&program, "100000", "20000", "1000000"]);
-    let told = job.wait_for("has not loaded");
-    assert!(told.contains("rank 0 (static, process ") && told.contains("linked statically"), "{told}");
+    let reported = job.wait_for("has not loaded");
+    assert!(
+        reported.contains("rank 0 (static, process ") && reported.contains("linked statically"),
+        "{reported}"
+    );
     job.signal("INT");
     assert_eq!(job.finish_reading().code, Some(130));
 }
@@ -357,14 +360,14 @@ fn nothing_speaks_against_saving_a_rank_that_is_saved() {
         job.wait_for("committed");
     }
     let rank = job.ranks()[0].to_string();
-    let told = done(&mut stillwire(&["doctor", "--pid", &rank]));
-    assert!(told.stdout.contains(&format!("nothing prevents saving process {rank}")), "{told:?}");
+    let reported = done(&mut stillwire(&["doctor", "--pid", &rank]));
+    assert!(reported.stdout.contains(&format!("nothing prevents saving process {rank}")), "{reported:?}");
     job.signal("INT");
     job.finish();
 }
 
 #[test]
-fn what_cannot_be_saved_is_told_and_the_program_goes_on() {
+fn what_cannot_be_saved_is_reported_and_the_program_goes_on() {
     let place = Place::new();
     let script = format!(
         "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\n\

@@ -218,7 +218,7 @@ fn is_unreadable(error: &CopyError, path: &str) -> bool {
 // A file that is there is not taken for a missing one, even if its disk fails: neither is another copy taken in its
 // place, nor is it written over.
 #[test]
-fn a_file_that_cannot_be_read_is_told_with_its_own_error() {
+fn a_file_that_cannot_be_read_is_reported_with_its_own_error() {
     let mut job = Job::new();
     let id = [1, 2].map(|epoch| job.checkpoint(epoch))[1];
     let whole = Disk::default();
@@ -333,7 +333,7 @@ fn a_job_file_that_claims_to_be_huge_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_manifest_of_another_job_is_told_as_that() {
+fn a_manifest_of_another_job_is_reported_as_that() {
     let mut job = Job::new();
     let id = job.checkpoint(1);
     let disk = Disk::default();

@@ -105,7 +105,7 @@ fn bytes_of_images_count_once_however_often_they_are_read() {
 fn so_often(times: u64) -> (Report, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&asked);
-    (Report::told_to(move |_| counted.fetch_add(1, Ordering::Relaxed) < times), asked)
+    (Report::reporting_to(move |_| counted.fetch_add(1, Ordering::Relaxed) < times), asked)
 }
 
 // At any point, also while it reads the files that are there already.

@@ -422,7 +422,7 @@ fn pages_that_move_in_the_file_keep_their_places() {
 }
 
 #[test]
-fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if_its_index_is_gone() {
+fn damage_in_a_base_is_reported_of_every_copy_above_it_and_the_next_copy_is_whole_if_its_index_is_gone() {
     let (mut job, ids) = job_of(3);
     let disk = Disk::default();
     for id in &ids {
@@ -438,8 +438,8 @@ fn damage_in_a_base_is_told_of_every_copy_above_it_and_the_next_copy_is_whole_if
         let copies = Copies::new(&target, JOB, None);
         let listed = copies.list().unwrap();
         let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
-        let told: Vec<_> = found.iter().map(|found| found.generation).collect();
-        assert_eq!(told, ids, "{found:?}");
+        let reported: Vec<_> = found.iter().map(|found| found.generation).collect();
+        assert_eq!(reported, ids, "{found:?}");
         for (found, id) in found.iter().zip(&ids) {
             let words = found.error.to_string();
             assert!(words.contains(&blocks(&ids[0])) && found.error.is_damage(), "{words}");

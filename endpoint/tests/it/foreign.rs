@@ -21,7 +21,7 @@ use transport::{
 /// A keeper's answers about silent peers, and the ports for which the endpoint has reported a wait.
 struct TestKeeper<F> {
     keeper: F,
-    told: Vec<Vec<PortId>>,
+    reported: Vec<Vec<PortId>>,
 }
 
 impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> ShutdownHooks for TestKeeper<F> {
@@ -33,12 +33,12 @@ impl<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>> ShutdownHooks for TestKeeper<F> 
 
     fn waiting(&mut self, waited: Duration, peers: &[PortId]) {
         assert!(waited >= WARN_AFTER);
-        self.told.push(peers.to_vec());
+        self.reported.push(peers.to_vec());
     }
 }
 
 fn asking<F: FnMut(&[PortId]) -> Vec<(PortId, u64)>>(keeper: F) -> TestKeeper<F> {
-    TestKeeper { keeper, told: Vec::new() }
+    TestKeeper { keeper, reported: Vec::new() }
 }
 
 /// There is no keeper.
@@ -298,7 +298,11 @@ fn a_peer_that_lives_and_never_receives_is_named_and_given_up_after_a_time() {
         other => panic!("{other:?}"),
     }
     let peer = vec![PortId::of_rank(Rank(1), 0)];
-    assert!(!asked.told.is_empty() && asked.told.iter().all(|told| *told == peer), "{:?}", asked.told);
+    assert!(
+        !asked.reported.is_empty() && asked.reported.iter().all(|reported| *reported == peer),
+        "{:?}",
+        asked.reported
+    );
     assert_eq!(counters.len(), 1, "the keeper answers all the same (R12)");
     drop(b);
 }

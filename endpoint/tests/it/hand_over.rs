@@ -148,7 +148,7 @@ fn a_rail_that_nobody_opens_again_is_dead() {
 }
 
 #[test]
-fn a_rail_whose_rights_are_gone_is_dead_and_told() {
+fn a_rail_whose_rights_are_gone_is_dead_and_reported() {
     let mut pair = Pair::new(false);
     pair.send();
     pair.settle();

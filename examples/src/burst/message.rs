@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_messages_are_told_apart() {
+    fn wrong_messages_are_reported_apart() {
         let message = compose(0, 1, 5, 64);
         assert_eq!(check(&message, 0, 1, 6, 64), Err(BurstFault::Doubled { found: 5 }));
         assert_eq!(check(&message, 0, 1, 4, 64), Err(BurstFault::Overtaken { found: 5 }));

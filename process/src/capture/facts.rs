@@ -72,8 +72,8 @@ impl Facts {
             sys::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper as usize)?;
             self.is_subreaper = subreaper != 0;
             // If the kernel does not report it, an unused registration costs next to nothing.
-            let told = sys::call(libc::SYS_membarrier, [BARRIERS_QUERY, 0, 0, 0, 0, 0]);
-            self.barriers = told.map_or(BARRIERS_PRIVATE, |registered| registered as u32);
+            let reported = sys::call(libc::SYS_membarrier, [BARRIERS_QUERY, 0, 0, 0, 0, 0]);
+            self.barriers = reported.map_or(BARRIERS_PRIVATE, |registered| registered as u32);
             let room = self.directory.len();
             sys::call(libc::SYS_getcwd, [self.directory.as_mut_ptr() as usize, room, 0, 0, 0, 0])?;
             for (signal, found) in (1..).zip(&mut self.actions) {

@@ -35,7 +35,7 @@ mod tests {
     use crate::sys::Text;
 
     #[test]
-    fn an_eventfd_tells_whether_it_is_a_semaphore_and_keeps_its_count() {
+    fn an_eventfd_reports_whether_it_is_a_semaphore_and_keeps_its_count() {
         for semaphore in [false, true] {
             for count in [0u64, 1, 2, 3, 1000] {
                 let flags = if semaphore { libc::EFD_SEMAPHORE } else { 0 };

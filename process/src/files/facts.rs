@@ -471,11 +471,11 @@ impl Facts {
         let state = kernel::state(number).map_err(fault("ppoll"))?;
         self.list[index].is_alone = state & (libc::POLLHUP | libc::POLLERR) != 0;
         let is_reader = fact.flags & libc::O_ACCMODE.cast_unsigned() != libc::O_WRONLY.cast_unsigned();
-        let told = self.list[..index]
+        let reported = self.list[..index]
             .iter()
             .any(|other| other.kind == Kind::Pipe && other.id == fact.id && other.list.1 > 0);
         if !is_reader
-            || told
+            || reported
             || !known.with_content
             || kernel::waiting(number).map_err(fault("FIONREAD"))? == 0
         {

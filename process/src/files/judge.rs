@@ -363,8 +363,8 @@ impl Judge<'_> {
 
     fn event(&self, fact: &Fact) -> Verdict {
         let text = self.facts.blob.get(fact.details);
-        let told = details::field(text, b"eventfd-semaphore:", 10).map(|told| told != 0);
-        let is_semaphore = told.or(fact.is_semaphore).unwrap_or(false);
+        let reported = details::field(text, b"eventfd-semaphore:", 10).map(|reported| reported != 0);
+        let is_semaphore = reported.or(fact.is_semaphore).unwrap_or(false);
         self.number_after(fact, b"eventfd-count:", 16).map(|count| What::Event { count, is_semaphore })
     }
 

@@ -216,15 +216,15 @@ mod tests {
         let standard = ["stdin", "stdout", "stderr"].into_iter().zip(0..);
         let handed_in = standard.map(|(name, number): (&str, RawFd)| (name.to_owned(), number)).collect();
         let declared = Declared { handed_in, ..Declared::new() };
-        let told = refusals_of(child.id(), &declared).unwrap();
+        let reported = refusals_of(child.id(), &declared).unwrap();
         let open = refusals_of(child.id(), &Declared::new()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         // Descriptors that the test runner left open come behind.
-        let told: Vec<Refusal> = told.into_iter().filter(|refusal| refusal.number < 10).collect();
-        let numbers: Vec<u32> = told.iter().map(|refusal| refusal.number).collect();
-        assert_eq!(numbers, [8], "{told:?}");
-        assert_eq!(told[0].why, refusal::why::NAMED_PIPE);
+        let reported: Vec<Refusal> = reported.into_iter().filter(|refusal| refusal.number < 10).collect();
+        let numbers: Vec<u32> = reported.iter().map(|refusal| refusal.number).collect();
+        assert_eq!(numbers, [8], "{reported:?}");
+        assert_eq!(reported[0].why, refusal::why::NAMED_PIPE);
         let first = open.first().map(|refusal| (refusal.number, refusal.why));
         assert_eq!(first, Some((0, refusal::why::PIPE_OUTSIDE)), "nothing is handed in: {open:?}");
         assert!(refusals_of(u32::MAX, &declared).is_err(), "no such process");

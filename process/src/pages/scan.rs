@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn more_runs_than_room_are_told() {
+    fn more_runs_than_room_are_reported() {
         let range = touched();
         let mut scanner = Scanner::open().expect("this kernel has /proc");
         let mut room = [Run::in_place(0, 0); 1];

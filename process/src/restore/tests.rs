@@ -271,7 +271,7 @@ fn the_code_of_another_kernel_is_led_to_this_ones() {
 }
 
 #[test]
-fn what_fails_after_there_is_no_way_back_is_told() {
+fn what_fails_after_there_is_no_way_back_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut state = saved(folder.path());
     // A page more than the file has. Last of all may be the kernel's code, which is read while there is a way back.
@@ -305,15 +305,15 @@ fn another_machine_and_a_changed_file_are_refused_before_anything_is_taken_away(
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         text(&output)
     };
-    let told = refusal(&|state| state.machine.features[0] = !0);
-    assert!(told.contains("refused: this machine's processor lacks features"), "{told}");
-    let told = refusal(&|state| {
+    let reported = refusal(&|state| state.machine.features[0] = !0);
+    assert!(reported.contains("refused: this machine's processor lacks features"), "{reported}");
+    let reported = refusal(&|state| {
         let Machine { vector_components, .. } = &mut state.machine;
         *vector_components |= 1 << 62;
     });
-    assert!(told.contains("vector registers"), "{told}");
-    let told = refusal(&|state| state.memory.files[0].build_id = Some(vec![1, 2, 3]));
-    assert!(told.contains("and was of 010203: put the file back"), "{told}");
-    let told = refusal(&|state| state.program.directory = b"/nonexistent".to_vec());
-    assert!(told.contains("cannot enter the working directory /nonexistent"), "{told}");
+    assert!(reported.contains("vector registers"), "{reported}");
+    let reported = refusal(&|state| state.memory.files[0].build_id = Some(vec![1, 2, 3]));
+    assert!(reported.contains("and was of 010203: put the file back"), "{reported}");
+    let reported = refusal(&|state| state.program.directory = b"/nonexistent".to_vec());
+    assert!(reported.contains("cannot enter the working directory /nonexistent"), "{reported}");
 }

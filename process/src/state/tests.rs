@@ -108,7 +108,7 @@ fn every_shorter_or_longer_section_is_refused() {
 }
 
 #[test]
-fn another_version_is_told() {
+fn another_version_is_reported() {
     assert_eq!(
         ProcessState::decode(VERSION + 1, &state().encode()),
         Err(DecodeError::Version { found: VERSION + 1 })

@@ -139,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn many_bytes_of_huge_pages_are_told_from_few_and_from_small_ones() {
+    fn many_bytes_of_huge_pages_are_reported_from_few_and_from_small_ones() {
         use crate::track::Bytes;
-        let told = |own: u64, small: u64| {
+        let reported = |own: u64, small: u64| {
             let bytes = Bytes { own: own << 20, small: small << 20 };
             (bytes.are_armed(), bytes.are_huge())
         };
-        assert_eq!(told(1024, 1000), (true, false));
-        assert_eq!(told(1024, 20), (false, true));
-        assert_eq!(told(20, 20), (false, false));
+        assert_eq!(reported(1024, 1000), (true, false));
+        assert_eq!(reported(1024, 20), (false, true));
+        assert_eq!(reported(20, 20), (false, false));
     }
 
     #[test]

@@ -119,8 +119,11 @@ fn by_state(directory: &Path) {
             libc::CMSG_DATA(header).cast::<i32>().write_unaligned(1);
             assert_eq!(libc::sendmsg(ends[0], &raw const message, 0), 1);
         }
-        let told = refusals(&standard());
-        assert!(told.iter().any(|(_, sentence)| sentence.contains("receive them before")), "{told:?}");
+        let reported = refusals(&standard());
+        assert!(
+            reported.iter().any(|(_, sentence)| sentence.contains("receive them before")),
+            "{reported:?}"
+        );
     });
 }
 
@@ -149,13 +152,16 @@ fn outsiders(_directory: &Path) {
         ok(unsafe { libc::pipe(ends.as_mut_ptr()) });
         let [reader, writer] = ends;
         while_a_child_lives(|child| {
-            let told = refusals(&standard());
-            assert_eq!(told.len(), 2, "{told:?}");
-            assert!(told[0].1.contains(&format!("process {child} (")), "{told:?}");
-            assert!(told[0].1.contains("another process has it open as well"), "{told:?}");
+            let reported = refusals(&standard());
+            assert_eq!(reported.len(), 2, "{reported:?}");
+            assert!(reported[0].1.contains(&format!("process {child} (")), "{reported:?}");
+            assert!(reported[0].1.contains("another process has it open as well"), "{reported:?}");
             close(writer);
-            let told = refusals(&standard());
-            assert!(told.len() == 1 && told[0].1.contains("the other end of the pipe"), "{told:?}");
+            let reported = refusals(&standard());
+            assert!(
+                reported.len() == 1 && reported[0].1.contains("the other end of the pipe"),
+                "{reported:?}"
+            );
         });
         assert_eq!(refusals(&standard()), [], "the child is gone");
         close(reader);
@@ -163,8 +169,11 @@ fn outsiders(_directory: &Path) {
         ok(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) });
         while_a_child_lives(|_| {
             close(ends[1]);
-            let told = refusals(&standard());
-            assert!(told.len() == 1 && told[0].1.contains("the other end of the socket"), "{told:?}");
+            let reported = refusals(&standard());
+            assert!(
+                reported.len() == 1 && reported[0].1.contains("the other end of the socket"),
+                "{reported:?}"
+            );
         });
         assert_eq!(refusals(&standard()), [], "the child is gone");
     });

@@ -99,13 +99,13 @@ fn pending(_directory: &Path) {
         std::thread::sleep(std::time::Duration::from_millis(5));
         let seen = look();
         // Number, and value: the fourth word of a siginfo_t.
-        let told = |seen: &Seen| -> Vec<(Option<u32>, u8, u64)> {
+        let reported = |seen: &Seen| -> Vec<(Option<u32>, u8, u64)> {
             let value = |one: &Pending| one.info.map_or(0, |info| info[3]);
             seen.pending.iter().map(|one| (one.tid, one.signal, value(one))).collect()
         };
         let expected = [(None, 10, 0), (None, 50, 7), (None, 50, 8)];
-        assert_eq!(told(&seen), expected);
+        assert_eq!(reported(&seen), expected);
         assert_eq!(seen.timers[0].time.left_ns, 1, "the timer sends its signal again");
-        assert_eq!(told(&look()), expected, "they still wait");
+        assert_eq!(reported(&look()), expected, "they still wait");
     });
 }

@@ -272,7 +272,7 @@ fn a_signal_that_comes_in_the_stop_ends_the_call_that_it_would_have_ended() {
         };
         // Earlier, the handler of the signal runs before the call, which nothing ends then.
         until_it_waits_in(number);
-        program.tell(&format!("capture-slowly {}", path.display()));
+        program.send(&format!("capture-slowly {}", path.display()));
         // It waits in the handler of the stop.
         until_it_waits_in(libc::SYS_futex);
         // SAFETY: a signal to our own child.

@@ -93,10 +93,10 @@ fn an_image_on_top_belongs_to_the_one_that_was_below_it() {
     program.kill();
     for generation in ["second", "first", "second-whole", "first-whole"] {
         let mut restored = restart(&path(generation));
-        let told = restored.ask(&format!("capture {} fork-compared", path("none").display()));
+        let reported = restored.ask(&format!("capture {} fork-compared", path("none").display()));
         assert!(
-            generation.ends_with("-whole") || told == "failed: nothing was noted",
-            "{generation}: {told}"
+            generation.ends_with("-whole") || reported == "failed: nothing was noted",
+            "{generation}: {reported}"
         );
         change(&mut restored, b'x', "x");
         assert_eq!(restored.finish(), "all was there\n", "{generation}");

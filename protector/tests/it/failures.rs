@@ -168,7 +168,7 @@ fn an_abandoned_encoding_is_followed_by_the_next_one() {
     }
     cluster.wait_for_contents(&[0, 1, 2, 3], id);
     for node in &cluster.nodes {
-        node.protector.tell(Request::Abandon { generation: id });
+        node.protector.send(Request::Abandon { generation: id });
     }
     for node in &cluster.nodes {
         // The links leave a second for it. If that was not enough, the abandoned generation is complete.
@@ -203,7 +203,7 @@ fn a_member_that_crawls_is_not_taken_for_dead_and_costs_one_encoding() {
     let early = cluster.nodes[0].wait_until(std::time::Instant::now() + 3 * patience);
     assert!(early.is_none(), "it answers, and {early:?}");
     for node in &cluster.nodes {
-        node.protector.tell(Request::Abandon { generation: id });
+        node.protector.send(Request::Abandon { generation: id });
     }
     for node in &cluster.nodes {
         let error = failure(node.wait(), id);
@@ -229,10 +229,10 @@ fn orders_that_cannot_be_carried_out_are_refused() {
         other => panic!("{other:?}"),
     }
     // A new endpoint knows no peer.
-    cluster.nodes[0].protector.tell(Request::Open { life: life(2) });
+    cluster.nodes[0].protector.send(Request::Open { life: life(2) });
     assert!(matches!(cluster.nodes[0].wait(), Event::Opened { .. }));
     cluster.order_protect(0, other_life, None);
-    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 1) });
+    cluster.nodes[0].protector.send(Request::Repair { generation: generation(1, 1) });
     for _ in 0..2 {
         match cluster.nodes[0].wait() {
             Event::Failed { error: ProtectorError::NotMet { node: 0 }, .. } => {}
@@ -277,7 +277,7 @@ fn a_member_that_lives_and_does_not_answer_ends_a_repair_and_is_named() {
 /// Begins a repair that cannot come to its end: it waits for its disk.
 fn with_a_repair_under_way() -> Cluster {
     let (cluster, id) = with_a_disk_that_stands_still(0, 0, Duration::from_secs(1 << 20));
-    cluster.nodes[0].protector.tell(Request::Repair { generation: id });
+    cluster.nodes[0].protector.send(Request::Repair { generation: id });
     let folder = cluster.nodes[0].directory.join(id.folder());
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())
@@ -288,9 +288,9 @@ fn with_a_repair_under_way() -> Cluster {
 #[test]
 fn a_new_life_ends_a_repair() {
     let cluster = with_a_repair_under_way();
-    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 7) });
+    cluster.nodes[0].protector.send(Request::Repair { generation: generation(1, 7) });
     let life = life(4);
-    cluster.nodes[0].protector.tell(Request::Open { life });
+    cluster.nodes[0].protector.send(Request::Open { life });
     let mut ended = Vec::new();
     for _ in 0..2 {
         match cluster.nodes[0].wait() {
@@ -312,14 +312,14 @@ fn a_new_life_ends_a_repair() {
 #[test]
 fn a_protector_ends_at_once_whatever_it_waits_for() {
     let mut cluster = with_a_repair_under_way();
-    let (gone, told) = std::sync::mpsc::channel();
+    let (gone, reported) = std::sync::mpsc::channel();
     let node = cluster.nodes.remove(0);
     std::thread::spawn(move || {
         drop(node);
         // The waiting caller may have given up.
         let _ = gone.send(());
     });
-    told.recv_timeout(Duration::from_secs(60)).expect("it does not wait for its disk");
+    reported.recv_timeout(Duration::from_secs(60)).expect("it does not wait for its disk");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn under_way(shape: Shape, limits: Limits) -> (Cluster, GenerationId) {
 fn given_up(shape: Shape, limits: Limits) -> Vec<Account> {
     let (cluster, id) = under_way(shape, limits);
     for node in &cluster.nodes {
-        node.protector.tell(Request::Abandon { generation: id });
+        node.protector.send(Request::Abandon { generation: id });
     }
     let account = |node: &crate::cluster::Node| loop {
         match node.wait() {
@@ -87,12 +87,12 @@ fn a_member_does_not_wait_for_its_limit_after_another_gave_up() {
     // Its first piece takes hours.
     let limits = Limits { disk_bytes_per_s: Some(1), ..Limits::default() };
     let (cluster, id) = under_way(Shape::Ring, limits);
-    cluster.nodes[0].protector.tell(Request::Abandon { generation: id });
+    cluster.nodes[0].protector.send(Request::Abandon { generation: id });
     let slow = &cluster.nodes[SLOW];
     let heard = slow.wait();
     let gave_up = matches!(heard, Event::Failed { error: ProtectorError::PeerGaveUp { peer: 0, .. }, .. });
     assert!(gave_up, "{heard:?}");
-    slow.protector.tell(Request::Abandon { generation: id });
+    slow.protector.send(Request::Abandon { generation: id });
     let abandoned = slow.wait();
     assert!(matches!(abandoned, Event::Abandoned { .. }), "{abandoned:?}");
 }

@@ -81,8 +81,8 @@ fn with_a_repair_under_way() -> (Cluster, GenerationId) {
     cluster.limit(|node| if node == 0 { crawling } else { Limits::default() }, 3);
     cluster.decide(3, Some(third.0.generation));
     let id = first.0.generation;
-    cluster.nodes[0].protector.tell(Request::Repair { generation: id });
-    cluster.nodes[0].protector.tell(Request::Repair { generation: generation(1, 2) });
+    cluster.nodes[0].protector.send(Request::Repair { generation: id });
+    cluster.nodes[0].protector.send(Request::Repair { generation: generation(1, 2) });
     let folder = cluster.nodes[0].directory.join(id.folder());
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())

@@ -28,7 +28,7 @@ fn protected(shape: Shape) -> [[u64; 4]; 4] {
         cluster.write_deltas(id, &claims, whole, PAGES * usize::try_from(percent).unwrap() / 100);
         let cost = costs(&cluster.protect(id, Some(whole)));
         for node in &cluster.nodes {
-            node.protector.tell(Request::Abandon { generation: id });
+            node.protector.send(Request::Abandon { generation: id });
             assert!(matches!(node.wait(), Event::Abandoned { .. }));
         }
         cost

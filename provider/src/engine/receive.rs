@@ -200,9 +200,9 @@ impl Engine {
             source,
             failure,
         };
-        let told = posted.wanted || released || failure.is_some();
+        let reported = posted.wanted || released || failure.is_some();
         tick(&self.sinks.receives, failure.is_some());
-        if told {
+        if reported {
             self.sinks.receive.push(entry);
         }
         if received.finished {

@@ -238,21 +238,21 @@ fn a_peer_that_takes_nothing_does_not_make_its_target_hold_more_and_more() {
     let (mut owner, mut asker) = (Peer::start(test), Peer::start(test));
     let place = owner.hear();
     asker.hear();
-    owner.tell("own");
+    owner.send("own");
     assert_eq!(owner.hear(), "registered");
-    asker.tell(&place);
+    asker.send(&place);
     asker.stops();
     // The owner's helper has long processed all arrived requests; the memory still held would never be freed
     // again.
     std::thread::sleep(Duration::from_millis(500));
-    owner.tell("how much");
+    owner.send("how much");
     let held: usize = owner.hear().parse().unwrap();
     // Four pieces are held and four kept for the next copies, with frames and bookkeeping; without a bound it would be 400 MB.
     assert!(held < 12 * PIECE, "{held} bytes for {ASKED} reads of {PIECE}");
     asker.goes_on();
     assert_eq!(asker.hear(), "read");
     asker.ends_well();
-    owner.tell("end");
+    owner.send("end");
     owner.ends_well();
 }
 
@@ -281,7 +281,7 @@ fn a_region_can_be_closed_although_a_peer_has_died_or_stopped_in_the_middle_of_a
     let rig = Rig::new();
     let mut memory = vec![0u8; 16 * PIECE];
     let region = rig.register(&mut memory, 9);
-    peer.tell(&hex(&rig.address()));
+    peer.send(&hex(&rig.address()));
     peer.stops();
     rig.counted();
     assert_eq!(close(region), 0);

@@ -85,12 +85,12 @@ fn peers_are_served_however_full_a_queue_is() {
     assert_eq!(one.next(&[&two, &third]).context, 5);
     assert_eq!(third.poll(), None, "its queue is full");
 
-    let (mut told, mut heard) = (0, vec![false; QUEUE_ENTRIES + MORE]);
+    let (mut reported, mut heard) = (0, vec![false; QUEUE_ENTRIES + MORE]);
     for _ in 0..QUEUE_ENTRIES + MORE {
         let mut done = two.next(&[&one, &third]);
         if done.flags & flag::REMOTE_WRITE != 0 {
             assert_eq!(done.data, 77);
-            told += 1;
+            reported += 1;
             done = two.next(&[&one, &third]);
         }
         assert_eq!((done.context, done.bytes, done.error), (7, 8, None));
@@ -100,7 +100,7 @@ fn peers_are_served_however_full_a_queue_is() {
         assert!(!core::mem::replace(&mut heard[usize::from_le_bytes(number)], true));
     }
     assert_eq!((third.next(&[&two]).context, third.next(&[&two]).context), (3, 4));
-    if told == 0 {
+    if reported == 0 {
         let done = two.next(&[&one, &third]);
         assert_eq!((done.flags & flag::REMOTE_WRITE != 0, done.data), (true, 77));
     }

@@ -353,7 +353,7 @@ fn a_peer_that_is_killed_in_the_middle_harms_nobody_else() {
     let mut peer = Peer::start("hostile::a_peer_that_is_killed_in_the_middle_harms_nobody_else");
     let (one, two, to_two, _) = pair();
     let dead = one.insert(&address(&peer.hear()));
-    peer.tell(&hex(&one.address()));
+    peer.send(&hex(&one.address()));
     let payload = pattern(64 << 20, 4);
     let mut landing = vec![0u8; 64 << 20];
     let mut back = vec![0u8; 1 << 20];
@@ -403,7 +403,7 @@ fn stranger() {
 }
 
 #[test]
-fn a_peer_of_another_job_is_not_heard_and_is_told() {
+fn a_peer_of_another_job_is_not_heard_and_is_reported() {
     if is_child() {
         return stranger();
     }
@@ -416,7 +416,7 @@ fn a_peer_of_another_job_is_not_heard_and_is_told() {
     accepted(&[], || unsafe {
         (two.plain().recv)(two.ep, buffer.as_mut_ptr().cast(), 8, null_mut(), ADDR_UNSPEC, at(1))
     });
-    peer.tell(&hex(&two.address()));
+    peer.send(&hex(&two.address()));
     assert_eq!(peer.hear(), "done");
     let said = peer.errors();
     assert!(said.contains("has not answered") && said.contains("another job's key"), "{said}");

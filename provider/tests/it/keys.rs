@@ -78,16 +78,16 @@ fn two_processes_with_nothing_but_the_provider_exchange_messages() {
     let mut peers = [&mut user.command(test), homeless.env_remove("HOME")].map(Peer::spawn);
     // Both find no key, and make one.
     for peer in &mut peers {
-        peer.tell("go");
+        peer.send("go");
     }
     let addresses = peers.each_mut().map(Peer::hear);
-    peers[0].tell(&addresses[1]);
-    peers[1].tell(&addresses[0]);
+    peers[0].send(&addresses[1]);
+    peers[1].send(&addresses[0]);
     for peer in &mut peers {
         assert_eq!(peer.hear(), "true");
     }
     for mut peer in peers {
-        peer.tell("end");
+        peer.send("end");
         peer.ends_well();
     }
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;

@@ -63,7 +63,7 @@ fn clumsy() {
 }
 
 #[test]
-fn errors_are_told_with_rank_peer_and_reason() {
+fn errors_are_reported_with_rank_peer_and_reason() {
     if is_child() {
         return clumsy();
     }
@@ -75,9 +75,9 @@ fn errors_are_told_with_rank_peer_and_reason() {
     let key: &Path = &folder.path().join("key");
     let said = |level: &str| {
         let mut peer = Peer::with_key("logs::errors_are_told_with_rank_peer_and_reason", key);
-        peer.tell(library.to_str().unwrap());
-        peer.tell("17");
-        peer.tell(level);
+        peer.send(library.to_str().unwrap());
+        peer.send("17");
+        peer.send(level);
         peer.errors()
     };
     // FI_LOG_WARN
@@ -107,6 +107,6 @@ fn errors_are_told_with_rank_peer_and_reason() {
         !off.contains("libfabric:") && !off.contains("has refused"),
         "the program has the error number: {off}"
     );
-    let told = off.lines().find(|line| line.contains("is not one of this provider")).expect(&off);
-    assert!(told.starts_with("stillwire: rank 17, process "), "{off}");
+    let reported = off.lines().find(|line| line.contains("is not one of this provider")).expect(&off);
+    assert!(reported.starts_with("stillwire: rank 17, process "), "{off}");
 }

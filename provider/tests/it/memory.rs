@@ -172,9 +172,9 @@ fn data_beside_a_write_reaches_the_peers_queue() {
                 at(1),
             )
         });
-        let told = two.next(&[&one]);
-        assert_eq!(told.flags, flag::REMOTE_CQ_DATA | flag::RMA | flag::REMOTE_WRITE);
-        assert_eq!((told.data, told.source), (77, to_one));
+        let reported = two.next(&[&one]);
+        assert_eq!(reported.flags, flag::REMOTE_CQ_DATA | flag::RMA | flag::REMOTE_WRITE);
+        assert_eq!((reported.data, reported.source), (77, to_one));
         assert_eq!(memory[..bytes], payload, "told before it was there");
         one.next(&[&two]);
     }

@@ -177,7 +177,7 @@ fn segments_are_gathered_and_scattered() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_off_and_told() {
+fn what_does_not_fit_is_cut_off_and_reported() {
     let (one, two, to_two, _) = pair();
     for bytes in [100usize, 60_000] {
         let sent = pattern(bytes, 3);

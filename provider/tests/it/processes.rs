@@ -91,7 +91,7 @@ impl Peer {
         }
     }
 
-    pub(crate) fn tell(&mut self, what: &str) {
+    pub(crate) fn send(&mut self, what: &str) {
         writeln!(self.input, "{what}").unwrap();
     }
 
@@ -172,9 +172,9 @@ fn memory_of_a_process_that_computes_is_served() {
         assert_eq!(rig.next(&[]).error, None);
     }
     assert_eq!(back, payload);
-    peer.tell("check");
+    peer.send("check");
     assert_eq!(peer.hear(), "true");
-    peer.tell("end");
+    peer.send("end");
     peer.ends_well();
 }
 
@@ -199,7 +199,7 @@ fn what_was_accepted_is_delivered_although_the_sender_closes_at_once() {
     let test = "processes::what_was_accepted_is_delivered_although_the_sender_closes_at_once";
     let mut peer = Peer::start(test);
     let rig = Rig::new();
-    peer.tell(&hex(&rig.address()));
+    peer.send(&hex(&rig.address()));
     // Longer than a silent peer would be waited for: this one only computes.
     std::thread::sleep(std::time::Duration::from_secs(6));
     for number in 0..200u64 {

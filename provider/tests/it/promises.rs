@@ -80,7 +80,7 @@ fn a_complaint_that_nobody_reads_harms_nobody() {
     }
     let mut peer = Peer::start("promises::a_complaint_that_nobody_reads_harms_nobody");
     assert_eq!(peer.hear(), "alive, 0 signals");
-    peer.tell("end");
+    peer.send("end");
     assert_eq!(peer.ends(), None);
 }
 

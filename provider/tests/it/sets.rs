@@ -113,7 +113,7 @@ fn sleep_until<T>(rig: &Rig, object: *mut T, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_poll_set_tells_who_has_something() {
+fn a_poll_set_reports_who_has_something() {
     let rig = Rig::new();
     let (cq, cntr) = (queue(&rig, WAIT_NONE, null_mut(), 11), counter(&rig, WAIT_NONE, null_mut(), 12));
     let ep = endpoint(&rig, cq, cntr);
@@ -129,11 +129,11 @@ fn a_poll_set_tells_who_has_something() {
         let ops = &*(*set).ops;
         let ask = |room: c_int| {
             let mut contexts: [*mut c_void; 4] = [null_mut(); 4];
-            let told = (ops.poll)(set, contexts.as_mut_ptr(), room);
+            let reported = (ops.poll)(set, contexts.as_mut_ptr(), room);
             contexts
                 .iter()
-                .take(usize::try_from(told).unwrap())
-                .map(|told| *told as usize)
+                .take(usize::try_from(reported).unwrap())
+                .map(|reported| *reported as usize)
                 .collect::<Vec<_>>()
         };
         assert_eq!((ops.poll_add)(set, cq.cast(), 0), 0);
@@ -144,14 +144,14 @@ fn a_poll_set_tells_who_has_something() {
         let mut buffer = [0u8; 8];
         post(&rig, ep, &mut buffer);
         send(&rig, to);
-        let mut told = Vec::new();
-        while told.len() < 2 {
-            told.extend(ask(4));
-            told.dedup();
+        let mut reported = Vec::new();
+        while reported.len() < 2 {
+            reported.extend(ask(4));
+            reported.dedup();
         }
-        told.sort_unstable();
-        told.dedup();
-        assert_eq!(told, [11, 12]);
+        reported.sort_unstable();
+        reported.dedup();
+        assert_eq!(reported, [11, 12]);
         assert_eq!(ask(4), [11], "what has not been read is told again; a counter once");
         assert_eq!(take(cq), 1);
         assert!(ask(4).is_empty());

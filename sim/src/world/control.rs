@@ -112,9 +112,9 @@ impl World {
             return;
         }
         match to {
-            Endpoint::Job(job) => self.tell_job(job, job::Input::Control(control)),
-            Endpoint::Keeper(keeper) => self.tell_keeper(keeper, keeper::Input::Control(control)),
-            Endpoint::Process(process) => self.tell_rank(process, control),
+            Endpoint::Job(job) => self.feed_job(job, job::Input::Control(control)),
+            Endpoint::Keeper(keeper) => self.feed_keeper(keeper, keeper::Input::Control(control)),
+            Endpoint::Process(process) => self.feed_rank(process, control),
         }
     }
 

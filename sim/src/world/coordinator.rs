@@ -87,7 +87,7 @@ impl World {
     }
 
     /// Gives `input` to the coordinator `number`, if that is still the one.
-    pub(crate) fn tell_job(&mut self, number: u32, input: Input) {
+    pub(crate) fn feed_job(&mut self, number: u32, input: Input) {
         let now = self.head_time();
         if let Some(job) = self.job.as_mut().filter(|job| job.number == number) {
             job.machine.handle(now, input);
@@ -237,7 +237,7 @@ impl World {
         if committed && newest.is_none() {
             self.counts.add(Fault::Unreadable);
         }
-        self.tell_job(job, Input::StoreFenced { counter, newest, committed, nonce });
+        self.feed_job(job, Input::StoreFenced { counter, newest, committed, nonce });
     }
 
     pub(crate) fn decision_written(&mut self, job: u32, decision: Decision) {
@@ -255,7 +255,7 @@ impl World {
             Some(Err(errno)) => Input::DecisionFailed { life: decision.life, errno },
             None => return,
         };
-        self.tell_job(job, input);
+        self.feed_job(job, input);
     }
 
     pub(crate) fn commit_written(&mut self, job: u32, generation: GenerationId, images: &[ImageReport]) {
@@ -269,7 +269,7 @@ impl World {
                 None => return,
             }
         };
-        self.tell_job(job, input);
+        self.feed_job(job, input);
     }
 
     /// The rank that a step is about.

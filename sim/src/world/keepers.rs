@@ -40,7 +40,7 @@ impl World {
         self.run_keeper(number);
     }
 
-    pub(crate) fn tell_keeper(&mut self, number: u32, input: Input) {
+    pub(crate) fn feed_keeper(&mut self, number: u32, input: Input) {
         let keeper = &mut self.keepers[at(number)];
         if !keeper.alive {
             return;
@@ -105,7 +105,7 @@ impl World {
             return;
         }
         self.start_process(keeper, rank, &decision);
-        self.tell_keeper(keeper, Input::Spawned { rank });
+        self.feed_keeper(keeper, Input::Spawned { rank });
     }
 
     pub(crate) fn kill(&mut self, keeper: u32, rank: Rank, life: Life) {
@@ -132,7 +132,7 @@ impl World {
     }
 
     pub(crate) fn reaped(&mut self, keeper: u32, rank: Rank, life: Life, status: ExitStatus) {
-        self.tell_keeper(keeper, Input::ProcessEnded { rank, life, status });
+        self.feed_keeper(keeper, Input::ProcessEnded { rank, life, status });
     }
 
     pub(crate) fn exited_image_written(
@@ -151,7 +151,7 @@ impl World {
             // The power is out.
             None => return,
         };
-        self.tell_keeper(keeper, input);
+        self.feed_keeper(keeper, input);
     }
 
     /// A keeper has lost its coordinator: it ends its ranks and itself.

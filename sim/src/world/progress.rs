@@ -272,7 +272,7 @@ impl World {
 
     fn run_program(&mut self, number: u32) -> Step {
         for _ in 0..PROGRAM_STEPS {
-            self.tell_point(number);
+            self.report_point(number);
             if self.stands(number) {
                 return Step::Blocked;
             }
@@ -371,8 +371,9 @@ impl World {
             if let Some(announced) = transmit.announced.filter(|_| plan.pulls)
                 && let Some(frame) = place.nic.lease()
             {
-                let told = PayloadAddress { process: number, port: port_number, op: announced.op, offset: 0 };
-                write_place(&mut frame[announced.body..], told.bits());
+                let reported =
+                    PayloadAddress { process: number, port: port_number, op: announced.op, offset: 0 };
+                write_place(&mut frame[announced.body..], reported.bits());
             }
             let payload = match transmit.payload {
                 None => drivers::Payload::EMPTY,

@@ -36,7 +36,7 @@ pub(crate) struct Change {
 pub(crate) struct RankRails {
     /// Unread messages, in order; when the next may come.
     mailbox: VecDeque<Message>,
-    told_at: Nanos,
+    reported_at: Nanos,
     /// The rail that it has.
     rail: u32,
     /// Number of the change for which it has another one.
@@ -94,8 +94,8 @@ impl World {
                         let delay = 500 + self.timing.below(self.plan.control_ns_max);
                         let rails = &mut self.processes[at(process)].rails;
                         // A stream keeps its order.
-                        rails.told_at = (rails.told_at + 1).max(self.queue.now() + delay);
-                        let (when, message) = (rails.told_at, Box::new(message.clone()));
+                        rails.reported_at = (rails.reported_at + 1).max(self.queue.now() + delay);
+                        let (when, message) = (rails.reported_at, Box::new(message.clone()));
                         self.task_at(when, Task::RailMessage { process, life, message });
                     }
                 }
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    fn tell_change(&mut self, life: Life, input: Input) {
+    fn report_change(&mut self, life: Life, input: Input) {
         let now = Instant::from_nanos(self.queue.now());
         if let Some(change) = self.change.as_mut().filter(|change| change.life == life) {
             change.machine.handle(now, input);
@@ -135,19 +135,19 @@ impl World {
 
     /// A rank's answer has come.
     pub(crate) fn rail_said(&mut self, life: Life, rank: Rank, message: Message) {
-        self.tell_change(life, Input::Said { rank, message });
+        self.report_change(life, Input::Said { rank, message });
     }
 
     /// A process is gone.
     pub(crate) fn rails_of_dead(&mut self, life: Life, rank: Rank) {
-        self.tell_change(life, Input::Ended { rank });
+        self.report_change(life, Input::Ended { rank });
     }
 
     /// A life begins: changes under way in another one are over.
     pub(crate) fn rails_of_new_life(&mut self, life: Life) {
         let other = self.change.as_ref().map(|change| change.life).filter(|of| *of != life);
         if let Some(other) = other {
-            self.tell_change(other, Input::LifeOver);
+            self.report_change(other, Input::LifeOver);
         }
     }
 

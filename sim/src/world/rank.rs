@@ -131,7 +131,7 @@ impl World {
         };
         let Some((program, ports)) = restored else {
             self.bury(number);
-            self.tell_keeper(keeper, keeper::Input::NotStarted { rank: Rank(rank), errno: 5 });
+            self.feed_keeper(keeper, keeper::Input::NotStarted { rank: Rank(rank), errno: 5 });
             return;
         };
         let process = &mut self.processes[at(number)];
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// A control message has come: taken at once if the process can run.
-    pub(crate) fn tell_rank(&mut self, number: u32, control: Control) {
+    pub(crate) fn feed_rank(&mut self, number: u32, control: Control) {
         let process = &mut self.processes[at(number)];
         // R7
         if !process.is_alive() || control.job != JOB || control.life != process.life {
@@ -249,7 +249,7 @@ impl World {
                     self.end_process(number, ExitStatus::Code(0));
                     return;
                 }
-                (_, message) => self.tell_participant(number, Input::Message(message)),
+                (_, message) => self.feed_participant(number, Input::Message(message)),
             }
         }
     }
@@ -336,7 +336,7 @@ impl World {
     }
 
     /// Gives `input` to the rank's participant and carries out its outputs.
-    pub(crate) fn tell_participant(&mut self, number: u32, input: Input) {
+    pub(crate) fn feed_participant(&mut self, number: u32, input: Input) {
         let local = self.local_time(number);
         let Some(participant) = &mut self.processes[at(number)].participant else { return };
         participant.handle(local, input);
@@ -373,7 +373,7 @@ impl World {
 
     /// A frame of a higher epoch has come.
     pub(crate) fn cut_required(&mut self, number: u32, epoch: Epoch) {
-        self.tell_participant(number, Input::CutRequired { epoch });
+        self.feed_participant(number, Input::CutRequired { epoch });
     }
 
     /// The cut: hints, then ports frozen, memory captured and epoch raised in one instant; the pause follows.
@@ -493,11 +493,11 @@ impl World {
         if matches!(input, Input::Captured { .. }) {
             self.moment(Moment::Saved, Some(rank.0));
         }
-        self.tell_participant(number, input);
+        self.feed_participant(number, input);
     }
 
     /// The program is at a counted point: the participant may want to cut here.
-    pub(crate) fn tell_point(&mut self, number: u32) {
+    pub(crate) fn report_point(&mut self, number: u32) {
         let process = &mut self.processes[at(number)];
         let Some(count) = process.program.at_point().filter(|_| self.plan.mode == Mode::Counted) else {
             return;
@@ -507,16 +507,16 @@ impl World {
         }
         process.point_given = Some(count);
         if process.participant.as_ref().is_some_and(|participant| participant.cuts_at(count)) {
-            self.tell_unreceived(number);
+            self.report_unreceived(number);
         }
-        self.tell_participant(number, Input::PointReached { count });
+        self.feed_participant(number, Input::PointReached { count });
     }
 
     /// All messages of a round are received in it, before the next point: none of them may be kept from its receiver.
-    fn tell_unreceived(&mut self, number: u32) {
+    fn report_unreceived(&mut self, number: u32) {
         let ports = &self.processes[at(number)].ports;
         let by = ports.iter().filter_map(|port| port.unreceived(|_| true)).min();
-        self.tell_participant(number, Input::Unreceived { by: by.map(PortId::rank) });
+        self.feed_participant(number, Input::Unreceived { by: by.map(PortId::rank) });
     }
 
     /// Whether the program stands at its point, after another look whether it has to.
@@ -526,7 +526,7 @@ impl World {
             participant.as_ref().is_some_and(Participant::is_standing)
         };
         if stands(self) {
-            self.tell_unreceived(number);
+            self.report_unreceived(number);
         }
         stands(self)
     }
@@ -535,14 +535,14 @@ impl World {
     pub(crate) fn rank_finished(&mut self, number: u32) {
         trace!(self.trace, self.queue.now(), Actor::Rank(self.processes[at(number)].rank), "finished");
         if self.plan.mode == Mode::Counted {
-            self.tell_unreceived(number);
+            self.report_unreceived(number);
         }
-        self.tell_participant(number, Input::Finalizing);
+        self.feed_participant(number, Input::Finalizing);
     }
 
     pub(crate) fn set_unsavable(&mut self, number: u32, what: Option<u32>) {
         if self.processes[at(number)].is_alive() {
-            self.tell_participant(number, Input::Unsavable { what });
+            self.feed_participant(number, Input::Unsavable { what });
         }
     }
 

@@ -371,7 +371,8 @@ mod tests {
     #[test]
     fn every_refusal_of_the_system_has_its_name() {
         let directory = Directory { root: PathBuf::from("/somewhere") };
-        let told = |errno: Errno| directory.failed(Operation::Create, "job", 0, &errno.into()).to_string();
+        let reported =
+            |errno: Errno| directory.failed(Operation::Create, "job", 0, &errno.into()).to_string();
         for (errno, text) in [
             (Errno::EACCES, "cannot create /somewhere/job: permission denied"),
             (Errno::EPERM, "permission denied"),
@@ -385,7 +386,7 @@ mod tests {
             (Errno::ENOTDIR, "a directory stands where a file was expected"),
             (Errno::ENAMETOOLONG, "File name too long"),
         ] {
-            assert!(told(errno).contains(text), "{}", told(errno));
+            assert!(reported(errno).contains(text), "{}", reported(errno));
         }
     }
 

@@ -94,7 +94,7 @@ fn a_base_goes_with_the_last_generation_that_needs_it() {
 }
 
 #[test]
-fn a_base_that_is_missing_damaged_or_another_is_told_and_an_older_generation_is_found() {
+fn a_base_that_is_missing_damaged_or_another_is_reported_and_an_older_generation_is_found() {
     type Damaging = fn(&Job, GenerationId);
     let other = |job: &Job, id| {
         std::fs::remove_file(job.file(id, "rank-00000000.base")).unwrap();

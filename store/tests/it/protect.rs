@@ -171,7 +171,7 @@ fn only_what_changed_is_sent() {
 }
 
 #[test]
-fn the_loss_of_more_nodes_is_told_and_what_is_left_is_named() {
+fn the_loss_of_more_nodes_is_reported_and_what_is_left_is_named() {
     let mut cluster = Cluster::new(4, 1);
     let id = work(&mut cluster, 2);
     cluster.replace(&[1, 2]);
@@ -368,7 +368,7 @@ fn where_too_few_answer_a_repair_ends_at_once_and_names_those_who_do_not() {
 }
 
 #[test]
-fn what_has_nothing_left_is_told_from_what_is_damaged() {
+fn what_has_nothing_left_is_reported_from_what_is_damaged() {
     let mut cluster = Cluster::new(3, 1);
     let id = work(&mut cluster, 2);
     let damage = |path: &str| {
@@ -501,10 +501,10 @@ fn whoever_waits_for_collection_hears_of_it_all_the_time() {
         let claims = cluster.protect(id, from).unwrap();
         cluster.commit(id, claims, || ()).unwrap();
         for node in 0..2 {
-            let mut told = 0;
-            cluster.directory(node).collect_telling(life(1), 1, &[], &mut || told += 1).unwrap();
+            let mut reported = 0;
+            cluster.directory(node).collect_telling(life(1), 1, &[], &mut || reported += 1).unwrap();
             // More than with every generation and every file that goes.
-            assert!(told >= MIB, "{MIB} MiB were folded, and {told} times something was told of it");
+            assert!(reported >= MIB, "{MIB} MiB were folded, and {reported} times something was told of it");
         }
         cluster.check(id);
         from = Some(id);

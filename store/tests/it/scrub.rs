@@ -106,7 +106,7 @@ fn all_pages(cluster: &Cluster, node: usize) -> String {
 }
 
 #[test]
-fn parity_that_ends_at_a_record_is_told_and_rebuilt() {
+fn parity_that_ends_at_a_record_is_reported_and_rebuilt() {
     for left in [0, 1] {
         let (mut cluster, kept) = work();
         let path = all_pages(&cluster, 1);

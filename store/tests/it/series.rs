@@ -208,13 +208,13 @@ fn any_checkpoint_can_be_restored_while_the_next_one_is_written() {
 }
 
 /// Six checkpoints, old ones removed on the way; the acknowledged ones are counted.
-fn work(disk: &mut Memory, told: &mut Option<u64>) -> Result<(), StoreError> {
+fn work(disk: &mut Memory, reported: &mut Option<u64>) -> Result<(), StoreError> {
     let rules = Rules { strategy: Bases::Adaptive { threshold: 1.5 }, files_max: 3 };
     let mut series = Series::open(disk, "", rules, None)?;
     for _ in 0..6 {
         let number = series.newest().map_or(0, |newest| newest + 1);
         add(&mut series, &crash_content(number))?;
-        *told = Some(number);
+        *reported = Some(number);
         series.collect(2)?;
     }
     Ok(())
@@ -225,13 +225,13 @@ fn crash_content(number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_crash_or_a_full_disk_after_any_operation_leaves_what_was_told() {
+fn a_crash_or_a_full_disk_after_any_operation_leaves_what_was_reported() {
     for fault in [Fault::Crash, Fault::NoSpace] {
         for operations in 0.. {
             let mut disk = Memory::new();
             disk.fault_after(operations, fault);
-            let mut told = None;
-            let result = work(&mut disk, &mut told);
+            let mut reported = None;
+            let result = work(&mut disk, &mut reported);
             if disk.clear_fault() {
                 assert_eq!(result, Ok(()));
                 assert!(operations > 50, "{operations}");
@@ -250,8 +250,8 @@ fn a_crash_or_a_full_disk_after_any_operation_leaves_what_was_told() {
                 let series = series(&mut disk, Bases::Full, 1);
                 assert_eq!(series.damaged().count(), 0, "after {operations}");
                 assert!(
-                    told <= series.newest(),
-                    "after {operations}: told {told:?}, found {:?}",
+                    reported <= series.newest(),
+                    "after {operations}: told {reported:?}, found {:?}",
                     series.newest()
                 );
                 for number in series.members().map(|member| member.facts.number) {

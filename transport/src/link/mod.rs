@@ -108,7 +108,7 @@ pub(crate) struct Link {
     /// Number of the next frame to be counted.
     pub(crate) expected: u64,
     /// `expected` in the last frame we sent.
-    pub(crate) ack_told: u64,
+    pub(crate) ack_reported: u64,
     /// Everything that is waiting, in flight, or half received; `None` until there is traffic.
     pub(crate) queues: Option<Box<Queues>>,
     pub(crate) flags: Flags,
@@ -180,7 +180,7 @@ impl Link {
             congestion_bytes,
             announced: 0,
             expected: 0,
-            ack_told: 0,
+            ack_reported: 0,
             newest: 0,
             promised_bytes: window_bytes,
             promised_frames: window_frames,
@@ -238,7 +238,7 @@ impl Link {
 
     /// A frame has acknowledged all that we have received.
     pub(crate) fn answer(&mut self) {
-        self.ack_told = self.expected;
+        self.ack_reported = self.expected;
         self.unacknowledged = 0;
         self.timers.ack = timer::NEVER;
         self.flags.remove(Flags::ACK_NOW);

@@ -178,7 +178,7 @@ impl Port {
         place.at_most("expected", link.expected, NUMBER_MAX)?;
         place.at_most("acknowledged", link.acked, link.next)?;
         place.at_most("unacknowledged frames", link.in_flight(), WINDOW_FRAMES_MAX)?;
-        place.at_most("sent acknowledgement", link.ack_told, link.expected)?;
+        place.at_most("sent acknowledgement", link.ack_reported, link.expected)?;
         let closing = link.flags.contains(Flags::CLOSING);
         let close_sent = link.flags.contains(Flags::CLOSE_SENT);
         place.holds("closing before the close", closing || !close_sent)?;

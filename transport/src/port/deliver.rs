@@ -63,7 +63,7 @@ impl Port {
 
     /// A message that came in one frame is where its receive wants it.
     #[inline]
-    pub(super) fn tell_received(
+    pub(super) fn report_received(
         &mut self,
         index: LinkIndex,
         eager: &Eager,
@@ -112,7 +112,7 @@ impl Port {
                 buffers.place(receive.op, placement.offset, &payload[..stored]);
             }
             if whole {
-                self.tell_received(index, eager, &receive, placement);
+                self.report_received(index, eager, &receive, placement);
             } else if receive.multi.is_some() {
                 self.begin_multi_recv(receive.op);
             }

@@ -66,7 +66,7 @@ impl Port {
     #[must_use]
     pub fn freeze(mut self, now: Instant) -> FrozenPort {
         self.catch_up();
-        self.tell_used_up();
+        self.report_used_up();
         FrozenPort { port: self, at: Some(now) }
     }
 }
@@ -110,7 +110,7 @@ impl FrozenPort {
         let mut census =
             Census { acknowledged: self.port.acked_total - self.port.acked_reported, ..Census::default() };
         for link in &self.port.links {
-            census.received_unacknowledged += link.expected - link.ack_told;
+            census.received_unacknowledged += link.expected - link.ack_reported;
             if let Some(queues) = &link.queues {
                 census.to_be_sent +=
                     (queues.pending.len() + queues.control.len() + queues.streams.len()) as u64;
@@ -186,9 +186,9 @@ impl FrozenPort {
             link.heard = 0;
             link.unacknowledged = 0;
             if port.sabotage.has(Rule::CountedNotAcked) {
-                link.expected = link.ack_told;
+                link.expected = link.ack_reported;
             }
-            link.ack_told = link.expected;
+            link.ack_reported = link.expected;
             link.peer_window_bytes = window_bytes;
             link.peer_window_frames = window_frames;
             link.congestion_bytes = congestion_bytes;

@@ -121,7 +121,7 @@ impl Port {
             needed: state.next,
         })?;
         link.expected = state.expected;
-        link.ack_told = state.expected.saturating_sub(state.owed);
+        link.ack_reported = state.expected.saturating_sub(state.owed);
         link.announced = state.announced;
         link.flags.set(Flags::CLOSING, state.ends.closing);
         link.flags.set(Flags::CLOSE_SENT, state.ends.close_sent);

@@ -69,7 +69,7 @@ impl Port {
     }
 
     /// Marks every message that is still to come into a used-up buffer, so that a frozen port shows this.
-    pub(crate) fn tell_used_up(&mut self) {
+    pub(crate) fn report_used_up(&mut self) {
         if self.multi_recv.values().all(|multi_recv| !multi_recv.used_up) {
             return;
         }

@@ -53,7 +53,7 @@ impl Port {
         }
         // R16: its acknowledgement is not new, and nothing waits to leave.
         let has_nothing_to_do = link.has_nothing_to_do();
-        let tells_nothing = ack == link.acked && has_nothing_to_do;
+        let reports_nothing = ack == link.acked && has_nothing_to_do;
         let eager = frame.eager();
         let envelope = Envelope {
             source: index,
@@ -68,7 +68,7 @@ impl Port {
         let link = &mut self.links[slot as usize];
         link.peer_window_bytes = frame.window_bytes();
         link.peer_window_frames = frame.window_frames();
-        if tells_nothing {
+        if reports_nothing {
             link.timers.reorder = NEVER;
         } else {
             let echo = expand_sequence(link.transmissions, frame.echo());
@@ -95,7 +95,7 @@ impl Port {
         if stored > 0 {
             buffers.place(receive.op, placement.offset, &payload[..stored]);
         }
-        self.tell_received(index, &eager, &receive, placement);
+        self.report_received(index, &eager, &receive, placement);
         self.use_promise(index, payload.len(), 1);
         self.count(index, payload.len(), now);
         if self.deferred_ack.is_none() {
@@ -209,16 +209,16 @@ mod tests {
         }
 
         /// All events since the last call, in no order.
-        fn told(&mut self) -> Vec<String> {
-            let mut told: Vec<_> =
+        fn reported(&mut self) -> Vec<String> {
+            let mut reported: Vec<_> =
                 core::mem::take(&mut self.events).iter().map(|e| format!("{e:?}")).collect();
             for port in &mut self.ports {
                 while let Some(event) = port.poll_event() {
-                    told.push(format!("{event:?}"));
+                    reported.push(format!("{event:?}"));
                 }
             }
-            told.sort();
-            told
+            reported.sort();
+            reported
         }
 
         /// One thing happens, which `chance` names.
@@ -295,8 +295,8 @@ mod tests {
                 }
                 if step % 16 == 0 {
                     // One path reports the frame's message first, the other its acknowledgement.
-                    let told = [&mut quick, &mut slow].map(World::told);
-                    assert_eq!(told[0], told[1], "step {step}");
+                    let reported = [&mut quick, &mut slow].map(World::reported);
+                    assert_eq!(reported[0], reported[1], "step {step}");
                     assert_eq!(format!("{:?}", quick.ports), format!("{:?}", slow.ports), "step {step}");
                 }
                 assert_eq!(quick.wire, slow.wire, "step {step}");

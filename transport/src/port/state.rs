@@ -196,7 +196,7 @@ impl<'a> LinkView<'a> {
     #[inline]
     #[must_use]
     pub fn owed(&self) -> u64 {
-        self.link.expected - self.link.ack_told
+        self.link.expected - self.link.ack_reported
     }
 
     /// See [`LinkState::ends`].

@@ -59,7 +59,7 @@ impl Port {
             return None;
         }
         if CHECKPOINTABLE && self.news_due {
-            self.tell_news(now);
+            self.report_news(now);
         }
         for _ in 0..self.ready.len() {
             let index = self.ready.pop_front()?;
@@ -101,7 +101,7 @@ impl Port {
 
     /// After a thaw: a frame to every peer that may be waiting for us ends its wait (STOPPED), and carries
     /// our epoch: the peer retransmits at once the frames that it sent before our cut (R3).
-    fn tell_news(&mut self, now: u64) {
+    fn report_news(&mut self, now: u64) {
         self.news_due = false;
         let recent = now.saturating_sub(nanos(SLOW_AFTER));
         for i in 0..self.links.len() {

@@ -87,6 +87,6 @@ impl Rts {
 /// Writes where the payload lies into the body of an RTS that has been written already. An RTS without room for it
 /// stays unchanged.
 pub fn write_place(body: &mut [u8], place: u64) {
-    let told = if place < PLACE_END { place } else { 0 };
-    body[PLACE_AT..BYTES].copy_from_slice(&told.to_le_bytes()[..BYTES - PLACE_AT]);
+    let reported = if place < PLACE_END { place } else { 0 };
+    body[PLACE_AT..BYTES].copy_from_slice(&reported.to_le_bytes()[..BYTES - PLACE_AT]);
 }

@@ -340,7 +340,7 @@ fn a_higher_epoch_has_no_effect_before_the_cut_and_comes_again_quickly_after_it(
 }
 
 #[test]
-fn a_rank_that_only_receives_tells_that_it_has_cut() {
+fn a_rank_that_only_receives_reports_that_it_has_cut() {
     let mut world = World::new(2, &config(), 1500);
     for tag in 0..3 {
         world.receive(1, None, None, 100);
@@ -387,7 +387,7 @@ fn frames_sent_again_carry_the_present_epoch_once_the_peer_has_cut_too() {
 }
 
 #[test]
-fn a_rank_left_behind_is_told_of_each_epoch_once_and_cuts_straight_to_the_last() {
+fn a_rank_left_behind_is_reported_of_each_epoch_once_and_cuts_straight_to_the_last() {
     let mut world = World::new(2, &config(), 1500);
     world.receive(1, None, None, 100);
     for epoch in [1, 2, 5] {

@@ -357,7 +357,7 @@ fn a_buffer_that_is_taken_back_keeps_the_messages_on_their_way_into_it() {
 
 /// R12.
 #[test]
-fn closing_is_told_and_acknowledged() {
+fn closing_is_reported_and_acknowledged() {
     let mut world = World::new(2, &config(), 1500);
     world.receive(1, None, None, 100);
     world.send(0, 1, 1, b"last words");
@@ -597,7 +597,7 @@ fn empty_messages_do_not_outgrow_their_table() {
 /// R17: a peer that got a zero window is informed when there is room, also if the message that left the table was only
 /// announced.
 #[test]
-fn room_that_an_announced_message_leaves_is_told_to_the_others() {
+fn room_that_an_announced_message_leaves_is_reported_to_the_others() {
     let mut config = config();
     config.unexpected_entries_max = 8;
     for discard in [false, true] {
@@ -608,8 +608,8 @@ fn room_that_an_announced_message_leaves_is_told_to_the_others() {
         world.run(5 * MS);
         world.send(2, 1, 100, b"fills the window of its sender");
         world.run(200 * MS);
-        let told = std::rc::Rc::new(std::cell::Cell::new(0));
-        let window = told.clone();
+        let reported = std::rc::Rc::new(std::cell::Cell::new(0));
+        let window = reported.clone();
         world.fate = Box::new(move |from, to, frame, _| {
             if (from, to) == (1, 2) {
                 window.set(window.get().max(frame.header.window_frames));
@@ -628,7 +628,7 @@ fn room_that_an_announced_message_leaves_is_told_to_the_others() {
             }
         }
         world.run(Duration::from_micros(100));
-        assert!(told.get() > 0, "discarded: {discard}");
+        assert!(reported.get() > 0, "discarded: {discard}");
     }
 }
 

@@ -157,13 +157,13 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
             let again = port.poll_transmit(now, NETWORK, &mut [0; 2000]);
             assert!(again.is_none(), "a frame that has just left is not lost");
             assert!(port.poll_timeout().is_some_and(|due| due > now));
-            let told = port.next_event().expect("what the acknowledgement says");
+            let reported = port.next_event().expect("what the acknowledgement says");
             // For the frames that follow: that one arrives, too.
             let Node { port, memory, .. } = &mut world.nodes[1];
             let port = port.as_mut().expect("it runs");
             port.handle_frame(now, NETWORK, &frame[..HEAD_BYTES + 8], memory);
             world.run(MS);
-            world.nodes[0].events.push(told);
+            world.nodes[0].events.push(reported);
         }),
         ("whoever asks for events", |world| {
             let event = world.port(0).poll_event().expect("what the acknowledgement says");
@@ -208,10 +208,10 @@ fn an_acknowledgement_that_is_put_off_is_caught_up_with() {
         assert!(port.poll_timeout().is_some_and(|due| due <= now) && !port.is_due(now), "{what}");
         act(&mut world);
         let port = world.port(0);
-        let told = port.next_event();
+        let reported = port.next_event();
         assert!(!port.is_behind() && port.is_settled(), "{what}");
-        let told = told.or_else(|| world.nodes[0].events.pop());
-        assert!(matches!(told, Some(Event::SendDone { context: 18, .. })), "{what}");
+        let reported = reported.or_else(|| world.nodes[0].events.pop());
+        assert!(matches!(reported, Some(Event::SendDone { context: 18, .. })), "{what}");
     }
 }
 

@@ -10,7 +10,7 @@ use store::delta::{DeltaError, Making, Rules, Series, Strategy};
 
 use super::{BlockArguments, CompressArgument, Input, Made, ThreadArgument, random_seed, restore};
 use crate::commands::key::{KeyArgument, salt};
-use crate::commands::{print_json, say, tell};
+use crate::commands::{print_json, print_message, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::text;
@@ -196,6 +196,6 @@ pub(super) fn list(folder: &Path, key: &KeyArgument, json: bool) -> Result<Exit,
 
 fn warn_of_damage(series: &Series<Directory>) {
     for (_, error) in series.damaged() {
-        tell(format_args!("{error}"));
+        print_message(format_args!("{error}"));
     }
 }

@@ -16,8 +16,8 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
         Some(sockets) => handed_in.extend(sockets.into_iter().map(|number| ("keeper".to_owned(), number))),
         None => handed_in.extend(pmi(pid).map(|number| ("pmi".to_owned(), number))),
     }
-    let told = match refusals_of(pid, &Declared { handed_in, ..Declared::new() }) {
-        Ok(told) => told,
+    let reported = match refusals_of(pid, &Declared { handed_in, ..Declared::new() }) {
+        Ok(reported) => reported,
         Err(error) => {
             let found = format!("process {pid} cannot be inspected: {error}");
             return vec![Finding::problem(
@@ -27,7 +27,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
             )];
         }
     };
-    if told.is_empty() {
+    if reported.is_empty() {
         return vec![Finding::ok("process", format!("nothing prevents saving process {pid}"))];
     }
     let finding = |sentence: &String| {
@@ -36,7 +36,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
             sentence.rsplit_once("; ").unwrap_or((sentence, "see docs/reference/image-format.md"));
         Finding::problem("process", found, fix)
     };
-    told.iter().map(finding).collect()
+    reported.iter().map(finding).collect()
 }
 
 /// The keeper that has started a process, if one has.

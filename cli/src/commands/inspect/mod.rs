@@ -15,7 +15,7 @@ use store::record::Copied;
 use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, kinds};
 
 use super::files::utc;
-use super::{print_json, say, tell};
+use super::{print_json, print_message, say};
 use crate::arguments::InspectArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -63,7 +63,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, 
     };
     let exit = if damage.is_some() { Exit::Unverified } else { Exit::Success };
     if let Some(problem) = damage {
-        tell(format_args!("{problem}"));
+        print_message(format_args!("{problem}"));
     }
     if json {
         print_json(&inspected)?;

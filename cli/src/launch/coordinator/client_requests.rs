@@ -29,8 +29,8 @@ impl Shell<'_> {
         self.pump();
         match self.requests.read(client, self.is_never_saved()) {
             Answered::Wait => {}
-            Answered::Status => self.requests.tell(client, self.status()),
-            Answered::Checkpoint => self.tell_job(job::Input::Request(Asker::Command)),
+            Answered::Status => self.requests.report(client, self.status()),
+            Answered::Checkpoint => self.feed_job(job::Input::Request(Asker::Command)),
             Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
             Answered::Stop => self.stop(),
             Answered::Gone => {

@@ -23,7 +23,7 @@ impl Shell<'_> {
     pub(super) fn copy(&mut self, manifest: &Manifest) {
         let left_out = self.flusher.as_mut().and_then(|flusher| flusher.committed(manifest));
         if let Some(generation) = left_out {
-            self.tell(&Notice::Copy(CopyNotice::LeftOut { generation }));
+            self.notify(&Notice::Copy(CopyNotice::LeftOut { generation }));
         }
     }
 
@@ -46,30 +46,30 @@ impl Shell<'_> {
                 Copied::Written { generation, bytes, new_bytes, took, unremoved } => {
                     let (generation, bytes, new_bytes, took) = (*generation, *bytes, *new_bytes, *took);
                     self.copied = Some(generation);
-                    self.tell(&Notice::Copy(CopyNotice::Written { generation, bytes, new_bytes, took }));
+                    self.notify(&Notice::Copy(CopyNotice::Written { generation, bytes, new_bytes, took }));
                     if let Some(error) = unremoved {
-                        self.tell(&Notice::Copy(CopyNotice::Unremoved { error }));
+                        self.notify(&Notice::Copy(CopyNotice::Unremoved { error }));
                     }
                 }
                 Copied::Failed { generation, error } => {
-                    self.tell(&Notice::Copy(CopyNotice::Failed { generation: *generation, error }));
+                    self.notify(&Notice::Copy(CopyNotice::Failed { generation: *generation, error }));
                 }
             }
         }
     }
 
     /// Reports from time to time how far a copy is, and gives up one that makes no progress.
-    pub(super) fn tell_copying(&mut self, now: Instant) {
+    pub(super) fn report_copying(&mut self, now: Instant) {
         self.give_up_silent_parts(now);
         if let Some(flusher) = &mut self.flusher
             && let Some(so_far) = flusher.give_up_silent(now)
         {
             let patience = flusher.patience();
-            self.tell(&Notice::Copy(CopyNotice::Silent { so_far, patience }));
+            self.notify(&Notice::Copy(CopyNotice::Silent { so_far, patience }));
         }
         let progress = self.flusher.as_mut().and_then(|flusher| flusher.progress(now));
         if let Some(so_far) = progress {
-            self.tell(&Notice::Copy(CopyNotice::Progress(so_far)));
+            self.notify(&Notice::Copy(CopyNotice::Progress(so_far)));
         }
     }
 
@@ -82,7 +82,7 @@ impl Shell<'_> {
             flusher.forget_waiting();
         }
         let Some(so_far) = flusher.under_way() else { return };
-        self.tell(&Notice::Copy(CopyNotice::Awaited(so_far)));
+        self.notify(&Notice::Copy(CopyNotice::Awaited(so_far)));
         while let Some(so_far) = self.flusher.as_ref().and_then(Flusher::under_way) {
             let why = if self.stops >= STOPS {
                 "it was asked for"
@@ -93,7 +93,7 @@ impl Shell<'_> {
                 continue;
             };
             let newest = self.copied;
-            self.tell(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
+            self.notify(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
             self.give_up_parts();
             self.flusher = None;
             return;
@@ -112,9 +112,9 @@ impl Shell<'_> {
             self.on_event(event.data(), event.events());
         }
         if self.stops > before && self.stops < STOPS {
-            self.tell(&Notice::Copy(CopyNotice::Again));
+            self.notify(&Notice::Copy(CopyNotice::Again));
         }
         self.on_copies();
-        self.tell_copying(Instant::now());
+        self.report_copying(Instant::now());
     }
 }

@@ -149,7 +149,7 @@ impl Shell<'_> {
         for node in self.keepers.nodes() {
             let here = begun.iter().filter(|(rank, _)| self.node_of(Rank(**rank)) == node);
             let ranks = here.map(|(rank, from)| (*rank, *from)).collect();
-            self.keepers.tell(node, &ToKeeper::InputLife { life: decision.life.into(), ranks });
+            self.keepers.send(node, &ToKeeper::InputLife { life: decision.life.into(), ranks });
         }
         if self.verdict.is_some() {
             self.stop();
@@ -192,8 +192,8 @@ impl Shell<'_> {
                     self.send_input(Rank(rank), life, from, bytes)
                 }
                 InputEvent::Lost { rank, life, from, first } => self.on_lost_input(rank, life, from, first),
-                InputEvent::Full { held } => self.tell(&Notice::InputFull { held }),
-                InputEvent::Failed { error } => self.tell(&Notice::InputFailed { error: &error }),
+                InputEvent::Full { held } => self.notify(&Notice::InputFull { held }),
+                InputEvent::Failed { error } => self.notify(&Notice::InputFailed { error: &error }),
             }
         }
         self.feed_input();
@@ -206,7 +206,7 @@ impl Shell<'_> {
         for (rank, offset) in input.take_ended() {
             let message =
                 ToKeeper::Input { rank: rank.0, life: life.into(), offset, bytes: Vec::new(), end: true };
-            self.keepers.tell(self.node_of(rank), &message);
+            self.keepers.send(self.node_of(rank), &message);
         }
     }
 
@@ -215,7 +215,7 @@ impl Shell<'_> {
         let Some(feed) = input.feeds.get_mut(&rank).filter(|feed| feed.sent == from) else { return };
         feed.sent += bytes.len() as u64;
         let message = ToKeeper::Input { rank: rank.0, life: life.into(), offset: from, bytes, end: false };
-        self.keepers.tell(self.node_of(rank), &message);
+        self.keepers.send(self.node_of(rank), &message);
     }
 
     fn on_lost_input(&mut self, rank: u32, life: Life, from: u64, first: u64) {

@@ -60,7 +60,7 @@ impl Shell<'_> {
             return;
         }
         if was_there {
-            self.tell(&Notice::KeeperLost { host: &host, why: &why });
+            self.notify(&Notice::KeeperLost { host: &host, why: &why });
         }
         // PMI's server gets no message: its life ends with the keeper's, and a rank that waits at its barriers is not at fault.
         let gone: Vec<Rank> =
@@ -68,7 +68,7 @@ impl Shell<'_> {
         for rank in gone {
             self.processes.remove(&rank);
             let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-            self.tell(&Notice::Ended { rank, status, has_finished: false });
+            self.notify(&Notice::Ended { rank, status, has_finished: false });
         }
         self.forget_spawned(node);
         self.drained(node, None);
@@ -83,8 +83,8 @@ impl Shell<'_> {
             FromKeeper::Control { to, control } => {
                 let control = control.open(&self.control_key)?;
                 match to {
-                    Receiver::Coordinator => self.tell_job(job::Input::Control(control)),
-                    Receiver::Keeper(other) => self.tell_keeper(NodeIndex(other), &control),
+                    Receiver::Coordinator => self.feed_job(job::Input::Control(control)),
+                    Receiver::Keeper(other) => self.feed_keeper(NodeIndex(other), &control),
                 }
             }
             FromKeeper::ForRank { rank, control } => {
@@ -96,7 +96,7 @@ impl Shell<'_> {
                 self.on_pmi_of_agent(control);
             }
             FromKeeper::PmiNothing { rank } => {
-                self.tell_pmi(pmi::Input::State { rank: Rank(rank), part: RankState::default(), last: true });
+                self.feed_pmi(pmi::Input::State { rank: Rank(rank), part: RankState::default(), last: true });
             }
             FromKeeper::PmiBytes { who, bytes } => self.on_pmi_bytes(who.into(), bytes),
             FromKeeper::PmiUnread { who } => {
@@ -113,7 +113,7 @@ impl Shell<'_> {
             }
             FromKeeper::Spawned { rank, pid } => {
                 self.processes.insert(Rank(rank), Process { node, pid, nic: None });
-                self.tell(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });
+                self.notify(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });
                 self.enter_terminal();
             }
             FromKeeper::Nic { rank, words } => {
@@ -128,13 +128,13 @@ impl Shell<'_> {
                 self.rail_said(Rank(rank), control.life, control.message);
             }
             FromKeeper::NotSpawned { rank, problem } => {
-                self.tell(&Notice::NotSpawned { rank: Rank(rank), problem: &problem });
+                self.notify(&Notice::NotSpawned { rank: Rank(rank), problem: &problem });
                 self.note_unrestored(Rank(rank), problem);
             }
             FromKeeper::ExitedInImage { rank, pmi } => {
                 // Images of before had no such section: nothing with MPI was saved.
                 let ended = if pmi.is_empty() { Some(EndedRank::default()) } else { EndedRank::parse(&pmi) };
-                self.tell_ended(Rank(rank), ended.unwrap_or_default());
+                self.report_ended(Rank(rank), ended.unwrap_or_default());
             }
             FromKeeper::Ended { rank, life, status, is_new } => {
                 self.on_ended(node, Rank(rank), life.into(), status.into(), is_new);
@@ -142,12 +142,12 @@ impl Shell<'_> {
             FromKeeper::Settled { rank, status } => self.on_settled(Rank(rank), status.into()),
             FromKeeper::SpawnedEnded { who, status } => self.on_spawned_ended(who.into(), status.into()),
             FromKeeper::Misbehaves { rank, reason } => {
-                self.tell(&Notice::Misbehaves { rank: Rank(rank), reason })
+                self.notify(&Notice::Misbehaves { rank: Rank(rank), reason })
             }
-            FromKeeper::Store { what, error } => self.tell(&Notice::Store { what: &what, error: &error }),
+            FromKeeper::Store { what, error } => self.notify(&Notice::Store { what: &what, error: &error }),
             FromKeeper::ExitedImage { rank, generation, record } => {
                 let pmi = self.ended_rank(Rank(rank)).emit();
-                self.keepers.tell(node, &ToKeeper::WriteExited { rank, generation, record, pmi });
+                self.keepers.send(node, &ToKeeper::WriteExited { rank, generation, record, pmi });
             }
             FromKeeper::Ranks(changes) => {
                 let changes =
@@ -175,7 +175,7 @@ impl Shell<'_> {
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
             FromKeeper::LeaseOver => {
                 let host = self.plan.nodes[node.0 as usize].name();
-                self.tell(&Notice::KeeperLost {
+                self.notify(&Notice::KeeperLost {
                     host: &host,
                     why: "it has heard from no majority of the nodes for too long",
                 });
@@ -186,7 +186,7 @@ impl Shell<'_> {
 
     fn on_ready(&mut self, node: NodeIndex, host: String) {
         self.keepers.ready(node, host);
-        self.tell_decided_nic(node);
+        self.report_decided_nic(node);
         self.ask_late_node(node);
     }
 
@@ -196,7 +196,7 @@ impl Shell<'_> {
         if self.job.status().phase == JobPhase::Gathering {
             self.unfit.get_or_insert(CliError::Unfit { host, problem });
         } else {
-            self.tell(&Notice::KeeperLost { host: &host, why: &problem });
+            self.notify(&Notice::KeeperLost { host: &host, why: &problem });
         }
     }
 
@@ -208,7 +208,7 @@ impl Shell<'_> {
             self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
         }
         let has_finished = self.has_finished(rank);
-        self.tell(&Notice::Ended { rank, status, has_finished });
+        self.notify(&Notice::Ended { rank, status, has_finished });
         if self.hold_unfinished(node, rank, life, status) {
             return;
         }
@@ -219,7 +219,7 @@ impl Shell<'_> {
             self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
         }
         let status = self.status_for_keeper(rank, status);
-        self.keepers.tell(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
+        self.keepers.send(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
     }
 
     /// The job's machines have heard of a rank's end, at least on its node. The end of one that failed ends its life: nobody there waits for it any more.
@@ -253,7 +253,7 @@ impl Shell<'_> {
     }
 
     /// Names the ranks that have not connected when that ends the job, and the ranks that wait for them.
-    pub(super) fn tell_silent(&mut self, event: &job::Event) {
+    pub(super) fn report_silent(&mut self, event: &job::Event) {
         let job::Event::Reported {
             report: FaultReport::StartTimedOut { .. },
             action: Some((_, Plan::Stop { .. })),
@@ -285,8 +285,8 @@ impl Shell<'_> {
     fn on_pmi_of_agent(&mut self, control: Control) {
         let (ckpt_glue::names::Party::Rank(rank), epoch) = (control.sender, control.epoch) else { return };
         match control.message {
-            Message::PmiRequest { request } => self.tell_pmi(pmi::Input::Request { rank, epoch, request }),
-            Message::PmiState { part, last } => self.tell_pmi(pmi::Input::State { rank, part, last }),
+            Message::PmiRequest { request } => self.feed_pmi(pmi::Input::Request { rank, epoch, request }),
+            Message::PmiState { part, last } => self.feed_pmi(pmi::Input::State { rank, part, last }),
             _ => {}
         }
     }

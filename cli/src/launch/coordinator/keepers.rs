@@ -156,7 +156,7 @@ impl Keepers {
         Ok(())
     }
 
-    pub(super) fn tell(&mut self, node: NodeIndex, message: &ToKeeper) {
+    pub(super) fn send(&mut self, node: NodeIndex, message: &ToKeeper) {
         let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
         if running.link.send(message) > LINK_QUEUE_BYTES_MAX {
             // Its end is heard over the link.
@@ -164,9 +164,9 @@ impl Keepers {
         }
     }
 
-    pub(super) fn tell_all(&mut self, message: &ToKeeper) {
+    pub(super) fn send_to_all(&mut self, message: &ToKeeper) {
         for node in self.nodes() {
-            self.tell(node, message);
+            self.send(node, message);
         }
     }
 

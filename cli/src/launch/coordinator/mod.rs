@@ -120,7 +120,7 @@ struct Shell<'a> {
     /// Of another NIC.
     rail_changes: RailChanges,
     /// That hosts have the nodes' directories on one disk.
-    has_told_of_sharing: bool,
+    has_reported_of_sharing: bool,
     /// The new contents of the job's file.
     job_file: Option<JobFile>,
     saved: Option<Saved>,
@@ -253,7 +253,7 @@ impl<'a> Shell<'a> {
             nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
             requests,
             rail_changes: RailChanges::default(),
-            has_told_of_sharing: false,
+            has_reported_of_sharing: false,
             job_file: JobFile::parse(&plan.job_file).ok(),
             saved: None,
             observer,
@@ -346,12 +346,12 @@ impl<'a> Shell<'a> {
                 self.observer.act(now);
             }
             self.suspend_due(now);
-            self.tell_news(now);
-            self.tell_shown();
+            self.report_news(now);
+            self.report_shown();
             self.commit_due(now);
             self.end_rounds(now);
             self.end_rail_requests(now);
-            self.tell_copying(now);
+            self.report_copying(now);
             if self.over_until.is_some_and(|until| until <= now) {
                 self.over_until = None;
                 self.give_up_keepers();
@@ -359,7 +359,7 @@ impl<'a> Shell<'a> {
             for node in self.keepers.take_due(now) {
                 // Without it the job ends for want of its node, after a time.
                 if let Err(error) = self.start_keeper(node) {
-                    self.tell(&Notice::KeeperLost {
+                    self.notify(&Notice::KeeperLost {
                         host: &self.plan.nodes[node.0 as usize].name(),
                         why: &error.to_string(),
                     });
@@ -377,7 +377,7 @@ impl<'a> Shell<'a> {
     }
 
     /// Reports progress from time to time, until the job runs. A program that does not connect runs.
-    fn tell_news(&mut self, now: Instant) {
+    fn report_news(&mut self, now: Instant) {
         let status = self.job.status();
         let simply_runs = self.simply_runs();
         let is_awaited = matches!(status.phase, JobPhase::Fencing | JobPhase::Deciding | JobPhase::Starting);
@@ -392,10 +392,10 @@ impl<'a> Shell<'a> {
         self.news = Some(now + NEWS_EVERY);
         let why = self.why_silent();
         if simply_runs {
-            self.tell(&Notice::NotSavedYet { why: why.as_deref() });
+            self.notify(&Notice::NotSavedYet { why: why.as_deref() });
             self.unconnected = Some(why);
         } else {
-            self.tell(&Notice::NotRunningYet { status: &status, why: why.as_deref() });
+            self.notify(&Notice::NotRunningYet { status: &status, why: why.as_deref() });
         }
     }
 
@@ -447,7 +447,7 @@ impl<'a> Shell<'a> {
         epoll_timeout(machines.chain(others).min())
     }
 
-    fn tell(&mut self, notice: &Notice<'_>) {
+    fn notify(&mut self, notice: &Notice<'_>) {
         self.observer.notice(self.started.elapsed(), notice);
     }
 
@@ -465,23 +465,23 @@ impl<'a> Shell<'a> {
     }
 
     /// For the machine of a keeper.
-    fn tell_keeper(&mut self, node: NodeIndex, control: &Control) {
+    fn feed_keeper(&mut self, node: NodeIndex, control: &Control) {
         let control = Sealed::new(&self.control_key, control);
-        self.keepers.tell(node, &ToKeeper::Control(control));
+        self.keepers.send(node, &ToKeeper::Control(control));
     }
 
     fn node_of(&self, rank: Rank) -> NodeIndex {
         self.layout.node_of(rank).unwrap_or(self.layout.root())
     }
 
-    fn tell_job(&mut self, input: job::Input) {
+    fn feed_job(&mut self, input: job::Input) {
         let now = self.now();
         self.job.handle(now, input);
     }
 
     fn on_job(&mut self, output: job::Output) {
         match output {
-            job::Output::Send { to: Party::Keeper(node), control } => self.tell_keeper(node, &control),
+            job::Output::Send { to: Party::Keeper(node), control } => self.feed_keeper(node, &control),
             // People's commands are answered from the job's status and events, without control messages.
             job::Output::Send { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
@@ -507,7 +507,7 @@ impl<'a> Shell<'a> {
                     self.begin_pmi(*decision);
                     self.begin_input(decision);
                 }
-                self.tell_silent(&event);
+                self.report_silent(&event);
                 if let job::Event::Checkpoint(event) = &event {
                     self.note_unsaved(event);
                     if matches!(event, CheckpointEvent::Abandoned { .. }) {
@@ -523,7 +523,7 @@ impl<'a> Shell<'a> {
                     self.start_worlds();
                     self.begin_background_repair();
                 }
-                self.tell(&Notice::Event(&event));
+                self.notify(&Notice::Event(&event));
             }
             job::Output::Over(report) => {
                 self.over = Some(report);
@@ -561,10 +561,10 @@ impl<'a> Shell<'a> {
                 // A keeper's process; its link reports its end too.
                 Some(Signal::SIGCHLD) => {}
                 Some(Signal::SIGUSR1) if self.is_never_saved() => {
-                    self.tell(&Notice::Mpi(MpiNotice::NoCheckpoints))
+                    self.notify(&Notice::Mpi(MpiNotice::NoCheckpoints))
                 }
                 Some(Signal::SIGUSR1) => {
-                    self.tell_job(job::Input::Request(ckpt_glue::control::Source::Signal));
+                    self.feed_job(job::Input::Request(ckpt_glue::control::Source::Signal));
                 }
                 Some(Signal::SIGTSTP) => self.suspend(),
                 Some(Signal::SIGWINCH) => self.resize(),

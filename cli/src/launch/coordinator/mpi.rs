@@ -109,14 +109,14 @@ impl Shell<'_> {
     }
 
     /// R26: the part in PMI of a rank that has ended, from its image.
-    pub(super) fn tell_ended(&mut self, rank: Rank, ended: EndedRank) {
+    pub(super) fn report_ended(&mut self, rank: Rank, ended: EndedRank) {
         if let Some(mpi) = &mut self.mpi
             && ended.code != 0
         {
             mpi.failed.get_or_insert((rank, ended.code));
         }
-        self.tell_pmi(pmi::Input::State { rank, part: ended.state, last: true });
-        self.tell_pmi(pmi::Input::Gone { member: Member::of_job(rank) });
+        self.feed_pmi(pmi::Input::State { rank, part: ended.state, last: true });
+        self.feed_pmi(pmi::Input::Gone { member: Member::of_job(rank) });
     }
 
     /// The record of an ended rank's exit code and part in PMI, for its image.
@@ -126,7 +126,7 @@ impl Shell<'_> {
         EndedRank { code: failed.map_or(0, |(_, code)| code), state: state.unwrap_or_default() }
     }
 
-    pub(super) fn tell_pmi(&mut self, input: pmi::Input) {
+    pub(super) fn feed_pmi(&mut self, input: pmi::Input) {
         let now = self.now();
         let Some(mpi) = &mut self.mpi else { return };
         mpi.server.handle(now, input);
@@ -172,7 +172,7 @@ impl Shell<'_> {
             && let Some(name) = mpi.server.name_of(world)
         {
             // Before its first process has an answer, and so before it makes any file.
-            self.keepers.tell_all(&ToKeeper::NameWorld { name: name.to_owned() });
+            self.keepers.send_to_all(&ToKeeper::NameWorld { name: name.to_owned() });
             mpi.named.insert(world);
         }
         let barriers = mpi.server.barriers_passed(world);
@@ -182,13 +182,13 @@ impl Shell<'_> {
         let seen = mpi.barriers_seen.entry(world).or_default();
         if *seen < barriers && matches!(mpi.looks.get(&world), None | Some(Look::At(_))) {
             *seen = barriers;
-            self.keepers.tell_all(&ToKeeper::NoteFiles);
+            self.keepers.send_to_all(&ToKeeper::NoteFiles);
         }
     }
 
     /// A process has ended; if it is a rank's, the keeper knows.
     pub(super) fn end_pmi(&mut self, member: Member) {
-        self.tell_pmi(pmi::Input::Gone { member });
+        self.feed_pmi(pmi::Input::Gone { member });
         if let Some(mpi) = &mut self.mpi
             && !self.spawned.iter().any(|other| other.world == member.world)
             && member.job_rank().is_none()
@@ -261,7 +261,7 @@ impl Shell<'_> {
         match output {
             pmi::Output::Send { member, line } => {
                 let node = member.job_rank().map_or(self.layout.root(), |rank| self.node_of(rank));
-                self.keepers.tell(node, &ToKeeper::PmiLine { who: member.into(), line });
+                self.keepers.send(node, &ToKeeper::PmiLine { who: member.into(), line });
             }
             pmi::Output::Answer { rank, answer } => {
                 let Some(life) = self.mpi.as_ref().map(MpiSide::life) else { return };
@@ -269,7 +269,7 @@ impl Shell<'_> {
                 let sender = Party::Coordinator;
                 let control = Control { job: self.plan.job, life, epoch: Epoch(0), sender, message };
                 let answer = Sealed::new(&self.control_key, &control);
-                self.keepers.tell(self.node_of(rank), &ToKeeper::PmiAnswer { rank: rank.0, answer });
+                self.keepers.send(self.node_of(rank), &ToKeeper::PmiAnswer { rank: rank.0, answer });
             }
             pmi::Output::Began { member } => self.on_begun(member),
             pmi::Output::Finished { member } => {
@@ -287,10 +287,10 @@ impl Shell<'_> {
             pmi::Output::Broken { member, why } => self.break_off(member, why.to_string()),
             pmi::Output::Spawn { by, world, commands } => self.on_spawn(by, world, &commands),
             pmi::Output::Refused { member, why } => {
-                self.tell(&Notice::Mpi(MpiNotice::SpawnRefused { by: member, why: &why.to_string() }));
+                self.notify(&Notice::Mpi(MpiNotice::SpawnRefused { by: member, why: &why.to_string() }));
             }
             pmi::Output::Waiting { world, missing, waited } => {
-                self.tell(&Notice::Mpi(MpiNotice::Barrier { world, missing: &missing, waited }))
+                self.notify(&Notice::Mpi(MpiNotice::Barrier { world, missing: &missing, waited }))
             }
         }
     }
@@ -308,12 +308,12 @@ impl Shell<'_> {
         if !self.speaks_for(rank) {
             return;
         }
-        self.keepers.tell(self.node_of(rank), &ToKeeper::SpeakFor { rank: rank.0 });
+        self.keepers.send(self.node_of(rank), &ToKeeper::SpeakFor { rank: rank.0 });
         let is_first = |shell: &Shell<'_>| {
             shell.processes.keys().all(|other| *other == rank || !shell.speaks_for(*other))
         };
         if !self.is_never_saved() && is_first(self) {
-            self.tell(&Notice::Mpi(MpiNotice::NoAgent { rank }));
+            self.notify(&Notice::Mpi(MpiNotice::NoAgent { rank }));
         }
         let Some(process) = self.processes.get(&rank) else { return };
         let pid = u32::try_from(process.pid).unwrap_or(0);
@@ -336,7 +336,7 @@ impl Shell<'_> {
             Message::ClosedAnswer { .. } => {
                 let control = Sealed::new(&self.control_key, control);
                 self.keepers
-                    .tell(self.node_of(rank), &ToKeeper::ToProcesses { ranks: vec![rank.0], control });
+                    .send(self.node_of(rank), &ToKeeper::ToProcesses { ranks: vec![rank.0], control });
             }
             _ => {}
         }
@@ -346,7 +346,7 @@ impl Shell<'_> {
         let Some(mpi) = &self.mpi else { return };
         let (job, life) = (self.plan.job, mpi.life);
         let control = Control { job, life, epoch: Epoch(0), sender: Party::Rank(rank), message };
-        self.tell_keeper(self.node_of(rank), &control);
+        self.feed_keeper(self.node_of(rank), &control);
     }
 
     /// Whether the job runs, or is about to.
@@ -363,9 +363,9 @@ impl Shell<'_> {
             return;
         }
         self.job.end_on_fault();
-        self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
+        self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
         self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        self.keepers.tell(self.node_of(rank), &ToKeeper::Kill { who: member.into() });
+        self.keepers.send(self.node_of(rank), &ToKeeper::Kill { who: member.into() });
         let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
         self.speak_for(rank, Message::Fault { report });
     }
@@ -409,7 +409,7 @@ impl Shell<'_> {
             members.entry(node).or_default().push(member.into());
         }
         for (node, members) in members {
-            self.keepers.tell(node, &ToKeeper::Look { worlds: worlds.clone(), members });
+            self.keepers.send(node, &ToKeeper::Look { worlds: worlds.clone(), members });
         }
     }
 
@@ -440,7 +440,7 @@ impl Shell<'_> {
                 "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider, and will be in no checkpoint"
             );
             if !self.warnings.contains(&words) {
-                self.tell(&Notice::Mpi(MpiNotice::SharedMemory { words: &words }));
+                self.notify(&Notice::Mpi(MpiNotice::SharedMemory { words: &words }));
                 self.warnings.push(words);
             }
         }

@@ -19,7 +19,7 @@ impl Shell<'_> {
         (line, is_part): (&[u8], bool),
     ) {
         let channel = if is_error { Channel::Error } else { Channel::Output };
-        self.tell(&Notice::Line { member, channel, line, is_part });
+        self.notify(&Notice::Line { member, channel, line, is_part });
         // If the process ends while it comes up, the last line it printed gives the reason.
         if is_error && self.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
             self.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
@@ -30,7 +30,7 @@ impl Shell<'_> {
     }
 
     /// Lets keepers hand over more, if there is room for it. Not for every line: a good part of the window at once.
-    pub(super) fn tell_shown(&mut self) {
+    pub(super) fn report_shown(&mut self) {
         self.is_full = !self.observer.takes_lines();
         if self.is_full {
             return;
@@ -39,7 +39,7 @@ impl Shell<'_> {
             let Some(keeper) = self.keepers.get_mut(node) else { continue };
             if keeper.shown >= LINE_WINDOW_BYTES / 4 {
                 let bytes = core::mem::take(&mut keeper.shown);
-                self.keepers.tell(node, &ToKeeper::Shown { bytes });
+                self.keepers.send(node, &ToKeeper::Shown { bytes });
             }
         }
     }

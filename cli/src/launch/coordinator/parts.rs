@@ -62,7 +62,7 @@ impl Shell<'_> {
             let own = parts.manifest.images.iter().filter(|image| image.node == node.0);
             let ranks = own.map(|image| image.rank.0).collect();
             let part = WirePart::new(number, to.clone(), (&parts.manifest).into(), ranks, order);
-            self.keepers.tell(*node, &ToKeeper::Copy(Box::new(part)));
+            self.keepers.send(*node, &ToKeeper::Copy(Box::new(part)));
         }
         self.parts = Some(parts);
         self.end_parts();
@@ -90,7 +90,7 @@ impl Shell<'_> {
         {
             parts.waiting.remove(&node);
             let (number, patience) = (parts.number, parts.patience);
-            self.keepers.tell(node, &ToKeeper::GiveUpCopy { number });
+            self.keepers.send(node, &ToKeeper::GiveUpCopy { number });
             let problem = format!(
                 "it has made no progress for {patience:?}, as if the place did not answer there: look whether it does (--flush-patience gives it more time)"
             );
@@ -144,7 +144,7 @@ impl Shell<'_> {
     pub(super) fn give_up_parts(&mut self) {
         let Some(parts) = &self.parts else { return };
         for node in parts.waiting.keys() {
-            self.keepers.tell(*node, &ToKeeper::GiveUpCopy { number: parts.number });
+            self.keepers.send(*node, &ToKeeper::GiveUpCopy { number: parts.number });
         }
     }
 

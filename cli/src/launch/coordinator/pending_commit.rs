@@ -44,7 +44,7 @@ impl Shell<'_> {
         // A reader that does not read delays no checkpoint.
         if self.observer.takes_lines() {
             nodes.extend(self.keepers.nodes());
-            self.keepers.tell_all(&ToKeeper::Drain { number });
+            self.keepers.send_to_all(&ToKeeper::Drain { number });
         }
         let until = Instant::now() + SHOWN_MAX;
         self.pending_commit.awaited.push(Awaited { number, generation, images, nodes, until });

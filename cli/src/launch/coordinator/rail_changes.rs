@@ -105,13 +105,13 @@ impl Shell<'_> {
             };
             request.waiting.insert(rank, process.pid);
             let message = Message::HandOver { number, nic: NicText::new(&nic) };
-            self.tell_processes(life, &[rank], message);
+            self.send_to_processes(life, &[rank], message);
         }
         self.rail_changes.open.insert(number, request);
     }
 
     /// Sends a message to processes of ranks, past the machines of their keepers.
-    fn tell_processes(&mut self, life: Life, ranks: &[Rank], message: Message) {
+    fn send_to_processes(&mut self, life: Life, ranks: &[Rank], message: Message) {
         let (job, sender) = (self.plan.job, Party::Coordinator);
         let control = Control { job, life, epoch: Epoch(0), sender, message };
         let control = Sealed::new(&self.control_key, &control);
@@ -120,7 +120,7 @@ impl Shell<'_> {
             nodes.entry(self.node_of(*rank)).or_default().push(rank.0);
         }
         for (node, ranks) in nodes {
-            self.keepers.tell(node, &ToKeeper::ToProcesses { ranks, control: control.clone() });
+            self.keepers.send(node, &ToKeeper::ToProcesses { ranks, control: control.clone() });
         }
     }
 
@@ -156,7 +156,7 @@ impl Shell<'_> {
             return;
         }
         let is_possible = self.spawned_are_over();
-        self.tell(&Notice::RailLost { rank, nic: words, is_possible });
+        self.notify(&Notice::RailLost { rank, nic: words, is_possible });
         if is_possible {
             self.begin_change(None, AFTER_DEATH, life);
         }
@@ -199,11 +199,11 @@ impl Shell<'_> {
             match output {
                 Output::Tell { ranks, message } => {
                     let life = change.life;
-                    self.tell_processes(life, &ranks, message);
+                    self.send_to_processes(life, &ranks, message);
                 }
                 Output::Decided => {
                     let nic = change.machine.nic().as_str().to_owned();
-                    self.keepers.tell_all(&ToKeeper::Nic { nic: nic.clone() });
+                    self.keepers.send_to_all(&ToKeeper::Nic { nic: nic.clone() });
                     self.keep_nic(&nic);
                     self.rail_changes.decided = Some(nic);
                 }
@@ -222,7 +222,7 @@ impl Shell<'_> {
                         }
                         None => {
                             let refused = first.filter(|_| !changed);
-                            self.tell(&Notice::RailReplaced {
+                            self.notify(&Notice::RailReplaced {
                                 nic: AFTER_DEATH,
                                 refused: refused.as_deref(),
                             });
@@ -234,9 +234,9 @@ impl Shell<'_> {
     }
 
     /// A keeper that was started anew receives the decision.
-    pub(super) fn tell_decided_nic(&mut self, node: ckpt_glue::names::NodeIndex) {
+    pub(super) fn report_decided_nic(&mut self, node: ckpt_glue::names::NodeIndex) {
         if let Some(nic) = self.rail_changes.decided.clone() {
-            self.keepers.tell(node, &ToKeeper::Nic { nic });
+            self.keepers.send(node, &ToKeeper::Nic { nic });
         }
     }
 

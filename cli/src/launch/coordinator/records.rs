@@ -26,27 +26,27 @@ impl Shell<'_> {
         match done {
             Done::Fenced { counter, newest, nonce, refused, records } => {
                 for (generation, damages) in &refused {
-                    self.tell(&Notice::Damaged { generation: *generation, damages });
+                    self.notify(&Notice::Damaged { generation: *generation, damages });
                 }
                 if self.nodes.is_some() {
                     return self.begin_survey(counter, nonce, records);
                 }
                 let committed = newest.is_some() || !refused.is_empty();
-                self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
+                self.feed_job(job::Input::StoreFenced { counter, newest, committed, nonce });
                 self.give_up_unrestored(newest);
             }
             Done::FenceFailed(error) => {
-                self.tell(&Notice::Store { what: "the list of generations", error: &error.to_string() });
+                self.notify(&Notice::Store { what: "the list of generations", error: &error.to_string() });
             }
             Done::Decided(decision) => self.decided(&decision),
             Done::Adopted { generation, outcome } => self.metadata_synced(generation, outcome),
             Done::RecordsRepaired(outcome) => self.records_repaired(outcome),
             Done::NotDecided { life, errno, error } => {
-                self.tell(&Notice::Store {
+                self.notify(&Notice::Store {
                     what: "the decision about a new life",
                     error: &error.to_string(),
                 });
-                self.tell_job(job::Input::DecisionFailed { life, errno });
+                self.feed_job(job::Input::DecisionFailed { life, errno });
             }
             Done::Committed(manifest) => match self.over {
                 // Between the job's final report and its end.
@@ -60,14 +60,14 @@ impl Shell<'_> {
                 }
             },
             Done::NotCommitted { generation, errno, error } => {
-                self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
-                self.tell_job(job::Input::CommitFailed { generation, errno });
+                self.notify(&Notice::Store { what: "the commit record", error: &error.to_string() });
+                self.feed_job(job::Input::CommitFailed { generation, errno });
             }
             Done::NotCollected(error) => {
-                self.tell(&Notice::Store { what: "removing old generations", error: &error.to_string() });
+                self.notify(&Notice::Store { what: "removing old generations", error: &error.to_string() });
             }
             Done::Discarded(Err(error)) => {
-                self.tell(&Notice::Store {
+                self.notify(&Notice::Store {
                     what: "removing what was not finished",
                     error: &error.to_string(),
                 });
@@ -80,7 +80,7 @@ impl Shell<'_> {
     }
 
     fn not_ended(&mut self, error: &store::StoreError) {
-        self.tell(&Notice::Store { what: "the note that the job has finished", error: &error.to_string() });
+        self.notify(&Notice::Store { what: "the note that the job has finished", error: &error.to_string() });
     }
 
     /// The last things: output of ended processes, and half-written files on disk. A commit that was under way when a
@@ -122,7 +122,7 @@ impl Shell<'_> {
                     self.committed_last(&manifest, report);
                 }
                 Done::NotCommitted { error, .. } => {
-                    self.tell(&Notice::Store { what: "the commit record", error: &error.to_string() });
+                    self.notify(&Notice::Store { what: "the commit record", error: &error.to_string() });
                 }
                 Done::Collected { life, kept } => {
                     collecting = false;
@@ -130,12 +130,15 @@ impl Shell<'_> {
                 }
                 Done::NotCollected(error) => {
                     collecting = false;
-                    self.tell(&Notice::Store { what: "removing old generations", error: &error.to_string() });
+                    self.notify(&Notice::Store {
+                        what: "removing old generations",
+                        error: &error.to_string(),
+                    });
                 }
                 Done::Discarded(result) => {
                     discarded = true;
                     if let Err(error) = result {
-                        self.tell(&Notice::Store {
+                        self.notify(&Notice::Store {
                             what: "removing what was not finished",
                             error: &error.to_string(),
                         });
@@ -169,7 +172,7 @@ impl Shell<'_> {
 
     /// Waits until the keepers have handed over the last output, have cleaned up, and are gone.
     fn leave_keepers(&mut self) {
-        self.keepers.tell_all(&ToKeeper::Leave);
+        self.keepers.send_to_all(&ToKeeper::Leave);
         let until = Instant::now() + KEEPER_END_MAX;
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         while self.keepers.any_runs() {

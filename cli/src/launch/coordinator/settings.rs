@@ -23,13 +23,13 @@ impl Shell<'_> {
             Ok(file) => file,
             Err(error) => {
                 let what = "what the job runs with now, for the next restart";
-                return self.tell(&Notice::Store { what, error: &error.to_string() });
+                return self.notify(&Notice::Store { what, error: &error.to_string() });
             }
         };
         let nodes = self.nodes.as_ref().map(|_| self.keepers.nodes()).unwrap_or_default();
         for node in nodes {
             let task = NodeTask::Keep { job_file: file.emit() };
-            self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
+            self.keepers.send(node, &ToKeeper::Node { number: 0, task });
         }
     }
 

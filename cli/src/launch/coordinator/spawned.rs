@@ -26,7 +26,7 @@ pub(super) struct Spawned {
     /// The members that asked for worlds that wait, or are being started.
     asked: Vec<(u32, Member)>,
     /// The message that only these still run has been printed.
-    told: bool,
+    reported: bool,
 }
 
 /// The PMI server's one-word reasons.
@@ -71,7 +71,7 @@ impl Shell<'_> {
             let running = self.plan.ranks.saturating_add(running);
             let life = self.mpi.as_ref().map(MpiSide::life).filter(|_| self.plan.saves == Saves::Process);
             let message = ToKeeper::StartWorld { world, running, commands, life: life.map(Into::into) };
-            self.keepers.tell(self.layout.root(), &message);
+            self.keepers.send(self.layout.root(), &message);
         }
     }
 
@@ -81,13 +81,13 @@ impl Shell<'_> {
         match &outcome {
             Ok(processes) => {
                 self.spawned.processes.extend((0..*processes).map(|rank| Member { world, rank: Rank(rank) }));
-                self.tell(&Notice::Mpi(MpiNotice::Spawned { by, world, processes: *processes }));
+                self.notify(&Notice::Mpi(MpiNotice::Spawned { by, world, processes: *processes }));
             }
-            Err((_, why)) => self.tell(&Notice::Mpi(MpiNotice::SpawnRefused { by, why })),
+            Err((_, why)) => self.notify(&Notice::Mpi(MpiNotice::SpawnRefused { by, why })),
         }
         let word = |word: String| WORDS.into_iter().find(|known| *known == word).unwrap_or("cannot_start");
         let outcome = outcome.map(drop).map_err(|(refused, _)| word(refused));
-        self.tell_pmi(pmi::Input::Spawned { world, outcome });
+        self.feed_pmi(pmi::Input::Spawned { world, outcome });
     }
 
     pub(super) fn on_spawned_ended(&mut self, member: Member, status: ExitStatus) {
@@ -95,7 +95,7 @@ impl Shell<'_> {
         if !self.spawned.processes.remove(&member) {
             return;
         }
-        self.tell(&Notice::Mpi(MpiNotice::Ended { member, status }));
+        self.notify(&Notice::Mpi(MpiNotice::Ended { member, status }));
         self.judge(member, status);
         self.end_pmi(member);
     }
@@ -128,10 +128,10 @@ impl Shell<'_> {
         if !self.may_fail() {
             return;
         }
-        self.tell(&Notice::Mpi(MpiNotice::BrokenOff { words: &why }));
+        self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &why }));
         self.verdict = Some(Verdict { words: format!("{why}; the job ends"), exit_code });
-        self.keepers.tell(self.layout.root(), &ToKeeper::Kill { who: member.into() });
-        self.tell_job(job::Input::Stop);
+        self.keepers.send(self.layout.root(), &ToKeeper::Kill { who: member.into() });
+        self.feed_job(job::Input::Stop);
         self.kill_spawned_of_ended_job();
     }
 
@@ -143,7 +143,7 @@ impl Shell<'_> {
 
     /// A person wants the end.
     pub(super) fn stop(&mut self) {
-        self.tell_job(job::Input::Stop);
+        self.feed_job(job::Input::Stop);
         if let Some(report) = &mut self.over
             && !self.spawned.processes.is_empty()
         {
@@ -155,7 +155,7 @@ impl Shell<'_> {
     /// They end with their life, whether or not a rank on their node is still there to be killed; and with the job.
     pub(super) fn end_spawned(&mut self) {
         self.spawned.forget();
-        self.keepers.tell(self.layout.root(), &ToKeeper::EndSpawned);
+        self.keepers.send(self.layout.root(), &ToKeeper::EndSpawned);
     }
 
     /// Whether no spawned process runs, once no rank does. Those of a job that did not end well are ended.
@@ -164,9 +164,9 @@ impl Shell<'_> {
             return true;
         }
         let ended_well = self.kill_spawned_of_ended_job();
-        if ended_well && !core::mem::replace(&mut self.spawned.told, true) {
+        if ended_well && !core::mem::replace(&mut self.spawned.reported, true) {
             let processes = self.spawned.processes.len();
-            self.tell(&Notice::Mpi(MpiNotice::SpawnedRemain { processes }));
+            self.notify(&Notice::Mpi(MpiNotice::SpawnedRemain { processes }));
         }
         false
     }

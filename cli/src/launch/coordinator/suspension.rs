@@ -51,7 +51,7 @@ impl Shell<'_> {
         let (since, until) = (Instant::now(), Instant::now() + SUSPEND_MAX);
         let waiting = self.keepers.nodes().into_iter().filter(|node| self.keepers.is_ready(*node)).collect();
         self.suspension.begun = Some(Begun { since, until, waiting });
-        self.keepers.tell_all(&ToKeeper::Suspend);
+        self.keepers.send_to_all(&ToKeeper::Suspend);
         self.suspend_due(since);
     }
 
@@ -68,7 +68,7 @@ impl Shell<'_> {
         if !self.suspension.begun.as_ref().is_some_and(is_due) {
             return;
         }
-        self.tell(&Notice::Suspended);
+        self.notify(&Notice::Suspended);
         self.observer.settle(SUSPEND_MAX / 4);
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();
@@ -82,8 +82,8 @@ impl Shell<'_> {
                 Nodes::put_off(nodes, stood);
             }
         }
-        self.keepers.tell_all(&ToKeeper::Resume);
-        self.tell(&Notice::Resumed);
+        self.keepers.send_to_all(&ToKeeper::Resume);
+        self.notify(&Notice::Resumed);
         self.resize();
     }
 
@@ -97,7 +97,7 @@ impl Shell<'_> {
     /// The launcher's terminal has another size.
     pub(super) fn resize(&mut self) {
         if self.terminal.is_some() {
-            self.keepers.tell_all(&ToKeeper::Resize(Size::here()));
+            self.keepers.send_to_all(&ToKeeper::Resize(Size::here()));
         }
     }
 }

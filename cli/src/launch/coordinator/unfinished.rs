@@ -93,7 +93,7 @@ impl Shell<'_> {
         let words = format!(
             "{ranks} ended with exit code 0 without MPI_Finalize, and {others} still ran and could wait for its messages: call MPI_Finalize in every rank"
         );
-        self.tell(&Notice::Mpi(MpiNotice::Unfinished { words: &words }));
+        self.notify(&Notice::Mpi(MpiNotice::Unfinished { words: &words }));
     }
 
     /// Reports the held ends to the keepers. `well`: nobody needs those ranks any more.
@@ -102,7 +102,7 @@ impl Shell<'_> {
         let status = ExitStatus::Code(0);
         for (rank, (node, life)) in held.ranks {
             if well {
-                self.keepers.tell(node, &ToKeeper::Excuse { rank: rank.0, life: life.into() });
+                self.keepers.send(node, &ToKeeper::Excuse { rank: rank.0, life: life.into() });
             } else if self.is_running() && self.has_broken_off(rank) {
                 self.speak_for(
                     rank,
@@ -110,7 +110,7 @@ impl Shell<'_> {
                 );
             }
             self.keepers
-                .tell(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
+                .send(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
         }
     }
 }

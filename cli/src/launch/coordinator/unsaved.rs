@@ -116,7 +116,7 @@ impl Shell<'_> {
                     let (reason, is_lasting) = (words.clone(), is_lasting(reason));
                     self.unsaved.failing = Some(Failed { times, reason, at: Instant::now(), is_lasting });
                 }
-                self.tell(&Notice::NotSaved { epoch: *epoch, source: *source, words: &words });
+                self.notify(&Notice::NotSaved { epoch: *epoch, source: *source, words: &words });
             }
             _ => {}
         }

@@ -18,7 +18,7 @@ use store::{GenerationId, Manifest};
 use super::Plan;
 use super::limits::{COPY_GRACE, COPY_NEWS_EVERY};
 use super::worker::Worker;
-use crate::commands::tell;
+use crate::commands::print_message;
 use crate::error::CliError;
 pub(crate) use worker::Directories;
 use worker::{Answer, Copier};
@@ -91,7 +91,7 @@ struct UnderWay {
     /// Of all images, without their bases.
     bytes: u64,
     report: Arc<Report>,
-    told: Instant,
+    reported: Instant,
     /// The bytes that the report had counted at the last look, and since when the count has been that.
     seen: (u64, Instant),
     /// Others pack, and their progress is watched elsewhere.
@@ -122,7 +122,7 @@ impl Flusher {
         let copier = Copier::new(flush, plan, by_others.then_some(answered))?;
         type Task = (Box<Manifest>, Arc<Report>);
         let worker = Worker::start("stillwire-copies", move |(manifest, report): Task, results| {
-            results.tell(CopyEvent::Done(copier.copy(&manifest, &report, results)));
+            results.report(CopyEvent::Done(copier.copy(&manifest, &report, results)));
         })?;
         let (every, place, patience) = (flush.every, flush.to.to_string(), flush.patience);
         let answers = by_others.then_some(answers);
@@ -155,7 +155,7 @@ impl Flusher {
             generation: manifest.generation,
             bytes: manifest.image_bytes(),
             report: Arc::clone(&report),
-            told: now,
+            reported: now,
             seen: (0, now),
             asks: false,
             is_given_up: false,
@@ -243,14 +243,14 @@ impl Flusher {
     pub(super) fn due(&self) -> Option<Instant> {
         let copy = self.under_way.as_ref().filter(|copy| !copy.is_given_up)?;
         let silent = (!copy.asks).then_some(copy.seen.1 + self.patience);
-        silent.into_iter().chain([copy.told + COPY_NEWS_EVERY]).min()
+        silent.into_iter().chain([copy.reported + COPY_NEWS_EVERY]).min()
     }
 
     /// How far it is, if a report is due.
     pub(super) fn progress(&mut self, now: Instant) -> Option<SoFar> {
-        let is_due = |copy: &&mut UnderWay| copy.told + COPY_NEWS_EVERY <= now && !copy.is_given_up;
+        let is_due = |copy: &&mut UnderWay| copy.reported + COPY_NEWS_EVERY <= now && !copy.is_given_up;
         let copy = self.under_way.as_mut().filter(is_due)?;
-        copy.told = now;
+        copy.reported = now;
         self.under_way()
     }
 }
@@ -278,7 +278,7 @@ impl Drop for Flusher {
         self.answers = None;
         let until = Instant::now() + COPY_GRACE;
         if self.under_way.is_some() && !self.ends_until(until) {
-            tell(format_args!(
+            print_message(format_args!(
                 "the copy that is given up has waited for {} for {COPY_GRACE:?}, and is left behind there; the next copy removes what is left of it",
                 self.place
             ));

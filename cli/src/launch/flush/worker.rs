@@ -146,7 +146,7 @@ impl Copier {
             return copies.write(&work, &Directories::of(&self.plan, manifest), report);
         };
         copies.write_by_others(&work, report, |order| {
-            results.tell(CopyEvent::Asks(order, Box::new(manifest.clone())));
+            results.report(CopyEvent::Asks(order, Box::new(manifest.clone())));
             answers.recv().unwrap_or(Err(CopyError::Stopped))
         })
     }

@@ -102,14 +102,14 @@ fn is_null(input: BorrowedFd<'_>) -> bool {
 }
 
 impl Reader {
-    /// `None`: there is nothing to read, now or from before. `tells_end`: that is to be reported, too.
+    /// `None`: there is nothing to read, now or from before. `reports_end`: that is to be reported, too.
     pub(crate) fn start(
         retention: &Retention,
         limit: u64,
-        tells_end: bool,
+        reports_end: bool,
     ) -> io::Result<Option<(Reader, Start)>> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        let has_nothing = is_null(input.as_fd()) && !tells_end;
+        let has_nothing = is_null(input.as_fd()) && !reports_end;
         let log = match retention {
             Retention::Files(folder) if has_nothing && !folder.exists() => return Ok(None),
             Retention::Files(folder) => Log::in_files(folder, limit)?,

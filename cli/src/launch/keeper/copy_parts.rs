@@ -46,11 +46,11 @@ impl News {
         News { untold: Mutex::new((Instant::now(), 0)) }
     }
 
-    pub(super) fn add(&self, bytes: u64, tell: impl FnOnce(u64)) {
+    pub(super) fn add(&self, bytes: u64, report: impl FnOnce(u64)) {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         untold.1 += bytes;
         if untold.0.elapsed() >= NEWS_EVERY {
-            tell(untold.1);
+            report(untold.1);
             *untold = (Instant::now(), 0);
         }
     }
@@ -73,7 +73,8 @@ impl CopyParts {
                 let number = part.number;
                 let outcome = write(&path, job, &part, is_given_up, results);
                 let outcome = outcome.map(|packed| packed.into_iter().map(Into::into).collect());
-                results.tell(PartEvent::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
+                results
+                    .report(PartEvent::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
             },
         )?;
         watch(epoll, worker.wake_fd().as_fd(), token)?;
@@ -113,8 +114,8 @@ fn write(
     let nodes: Vec<PathBuf> = vec![path.to_owned(); manifest.nodes.len()];
     let source = Directories::new(job, nodes, &manifest);
     let (news, results, number) = (News::new(), results.clone(), part.number);
-    let report = Report::told_to(move |bytes| {
-        news.add(bytes, |bytes| results.tell(PartEvent::Progress { number, bytes }));
+    let report = Report::reporting_to(move |bytes| {
+        news.add(bytes, |bytes| results.report(PartEvent::Progress { number, bytes }));
         !is_given_up.load(Ordering::Relaxed)
     });
     copies.write_part(&part.order(), &manifest, &ranks, &source, threads(), &report)
@@ -128,7 +129,7 @@ impl Shell {
                 Ok(copy_parts) => self.copy_parts = Some(copy_parts),
                 Err(error) => {
                     let outcome = Err(format!("no thread can be started ({error})"));
-                    return self.tell(&FromKeeper::CopyDone { number, outcome });
+                    return self.send_to_launcher(&FromKeeper::CopyDone { number, outcome });
                 }
             }
         }
@@ -138,7 +139,7 @@ impl Shell {
                     "its part of an older copy, which was given up, still waits for {}",
                     part.to.shown()
                 ));
-                return self.tell(&FromKeeper::CopyDone { number, outcome });
+                return self.send_to_launcher(&FromKeeper::CopyDone { number, outcome });
             }
             let is_given_up = Arc::new(AtomicBool::new(false));
             copy_parts.under_way = Some((number, Arc::clone(&is_given_up)));
@@ -165,7 +166,7 @@ impl Shell {
                     FromKeeper::CopyDone { number, outcome }
                 }
             };
-            self.tell(&word);
+            self.send_to_launcher(&word);
         }
     }
 }

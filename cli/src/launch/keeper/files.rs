@@ -81,7 +81,7 @@ impl Shell {
             if self.site.saves == Saves::Process { self.elsewhere(findings.libraries) } else { Vec::new() };
         let without_provider = findings.without_provider.into_iter().map(Into::into).collect();
         let shared = findings.shared.map(|(one, other, path)| (one.into(), other.into(), path));
-        self.tell(&FromKeeper::Found { without_provider, elsewhere, shared });
+        self.send_to_launcher(&FromKeeper::Found { without_provider, elsewhere, shared });
     }
 
     /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded with any

@@ -190,7 +190,7 @@ impl Shell {
     pub(super) fn input_begins(&mut self, rank: Rank) {
         if let Some(feed) = self.inputs.feeds.get(&rank) {
             let (life, offset) = (feed.life.into(), feed.record.given);
-            self.tell(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });
+            self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });
         }
     }
 
@@ -202,7 +202,7 @@ impl Shell {
             let _ = self.epoll.delete(&feed.pipe);
         }
         let (life, offset) = (feed.life.into(), feed.record.given);
-        self.tell(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: false });
+        self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: false });
     }
 
     pub(super) fn on_input(&mut self, rank: Rank, life: Life, offset: u64, bytes: &[u8], is_last: bool) {
@@ -231,14 +231,14 @@ impl Shell {
         let written = feed.write(&mut self.inputs.is_interrupted);
         match written {
             Written::Closed => return self.end_input(rank),
-            Written::Suspend => self.tell(&FromKeeper::SuspendWanted),
+            Written::Suspend => self.send_to_launcher(&FromKeeper::SuspendWanted),
             Written::All | Written::Some => {}
         }
         let Some(feed) = self.inputs.feeds.get(&rank) else { return };
         let (life, offset) = (feed.life.into(), feed.record.given);
         self.watch_input(rank, written == Written::Some);
         if offset > before {
-            self.tell(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });
+            self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });
         }
     }
 

@@ -155,7 +155,7 @@ struct Shell {
     inputs: input::Inputs,
     suspension: suspension::Suspension,
     /// The last report to the coordinator about each rank.
-    told: BTreeMap<Rank, (WirePhase, u32)>,
+    reported: BTreeMap<Rank, (WirePhase, u32)>,
     silence: silent::Silence,
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
@@ -401,7 +401,7 @@ impl Shell {
             terminal_end: None,
             inputs: input::Inputs::default(),
             suspension: suspension::Suspension::default(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
             copy_parts: None,
@@ -489,7 +489,7 @@ impl Shell {
         super::epoll_timeout(machine.into_iter().chain(others).min())
     }
 
-    fn tell(&mut self, message: &FromKeeper) {
+    fn send_to_launcher(&mut self, message: &FromKeeper) {
         if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
             eprintln!("stillwire: keeper of {}: the launcher does not read any more", node_name());
             self.give_up();
@@ -507,7 +507,7 @@ impl Shell {
         }
     }
 
-    fn tell_keeper(&mut self, input: Input) {
+    fn feed_keeper(&mut self, input: Input) {
         let now = self.now();
         self.keeper.handle(now, input);
     }
@@ -521,17 +521,17 @@ impl Shell {
             Output::Send { to, control } => {
                 if let Some(to) = Receiver::of(to) {
                     let control = self.seal(&control);
-                    self.tell(&FromKeeper::Control { to, control });
+                    self.send_to_launcher(&FromKeeper::Control { to, control });
                 }
             }
             Output::Spawn { rank, decision } => self.spawn(rank, decision),
             Output::Kill { rank, life } => self.kill(rank, life),
             Output::WriteExitedImage { rank, generation, record } => {
                 let (rank, generation, record) = (rank.0, generation.into(), record.emit());
-                self.tell(&FromKeeper::ExitedImage { rank, generation, record });
+                self.send_to_launcher(&FromKeeper::ExitedImage { rank, generation, record });
             }
             Output::Pmi(input) => self.on_pmi_of_agent(input),
-            Output::LeaseOver => self.tell(&FromKeeper::LeaseOver),
+            Output::LeaseOver => self.send_to_launcher(&FromKeeper::LeaseOver),
         }
     }
 
@@ -544,7 +544,7 @@ impl Shell {
             _ if self.unjudged.contains(&rank) => {}
             _ => {
                 let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                self.tell_keeper(Input::ProcessEnded { rank, life, status });
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
             }
         }
     }
@@ -610,11 +610,11 @@ impl Shell {
         match message {
             ToKeeper::Control(control) => {
                 let control = control.open(&self.control_key)?;
-                self.tell_keeper(Input::Control(control));
+                self.feed_keeper(Input::Control(control));
             }
             ToKeeper::PmiAnswer { rank, answer } => {
                 if let Message::PmiAnswer { answer } = answer.open(&self.control_key)?.message {
-                    self.tell_keeper(Input::PmiAnswer { rank: Rank(rank), answer });
+                    self.feed_keeper(Input::PmiAnswer { rank: Rank(rank), answer });
                 }
             }
             ToKeeper::ToProcesses { ranks, control } => {
@@ -628,14 +628,14 @@ impl Shell {
             ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
             ToKeeper::PmiLine { who, line } => self.say_over_pmi(who.into(), &line),
             ToKeeper::Excuse { rank, life } => {
-                self.tell_keeper(Input::PortsAbandoned { rank: Rank(rank), life: life.into() });
+                self.feed_keeper(Input::PortsAbandoned { rank: Rank(rank), life: life.into() });
             }
             ToKeeper::Judged { rank, life, status } => {
                 let rank = Rank(rank);
                 self.unjudged.remove(&rank);
-                self.tell_keeper(Input::ProcessEnded { rank, life: life.into(), status: status.into() });
+                self.feed_keeper(Input::ProcessEnded { rank, life: life.into(), status: status.into() });
                 self.pump();
-                self.tell(&FromKeeper::Settled { rank: rank.0, status });
+                self.send_to_launcher(&FromKeeper::Settled { rank: rank.0, status });
             }
             ToKeeper::Kill { who } => self.kill_member(who.into()),
             ToKeeper::WriteExited { rank, generation, record, pmi } => {
@@ -651,7 +651,7 @@ impl Shell {
             ToKeeper::NoteFiles => self.note_files(),
             ToKeeper::Drain { number } => {
                 self.hear_output();
-                self.tell(&FromKeeper::Drained { number });
+                self.send_to_launcher(&FromKeeper::Drained { number });
             }
             ToKeeper::Shown { bytes } => self.shown(bytes),
             ToKeeper::Suspend => self.suspend(),

@@ -110,7 +110,7 @@ impl Shell {
         for mut line in lines {
             let is_part = shows_parts && line.pop_if(|last| *last == b'\n').is_none();
             self.outputs.unshown += line.len() as u64 + 1;
-            self.tell(&FromKeeper::Line { who, is_error, line, is_part });
+            self.send_to_launcher(&FromKeeper::Line { who, is_error, line, is_part });
         }
         open
     }

@@ -58,7 +58,7 @@ impl Shell {
         };
         let control = Control { job: self.site.job, life, epoch, sender: Party::Rank(rank), message };
         let control = self.seal(&control);
-        self.tell(&FromKeeper::Pmi { control });
+        self.send_to_launcher(&FromKeeper::Pmi { control });
     }
 
     pub(super) fn on_pmi_socket(&mut self, member: Member, flags: EpollFlags) {
@@ -86,7 +86,7 @@ impl Shell {
         if comes_to_barrier(&said.bytes) {
             self.note_files_of(member);
         }
-        self.tell(&FromKeeper::PmiBytes { who: member.into(), bytes: said.bytes });
+        self.send_to_launcher(&FromKeeper::PmiBytes { who: member.into(), bytes: said.bytes });
         true
     }
 
@@ -103,7 +103,7 @@ impl Shell {
 
     pub(super) fn say_over_pmi(&mut self, member: Member, line: &str) {
         if !self.pmi.send(member, line) {
-            self.tell(&FromKeeper::PmiUnread { who: member.into() });
+            self.send_to_launcher(&FromKeeper::PmiUnread { who: member.into() });
         }
         self.watch_pmi(member);
     }

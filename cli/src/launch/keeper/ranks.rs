@@ -46,12 +46,12 @@ impl Shell {
             .keeper
             .ranks()
             .map(|(rank, phase, epoch)| (rank, (WirePhase::from(phase), epoch.0)))
-            .filter(|(rank, state)| self.told.get(rank) != Some(state))
+            .filter(|(rank, state)| self.reported.get(rank) != Some(state))
             .collect();
         if !changed.is_empty() {
-            self.told.extend(changed.iter().copied());
+            self.reported.extend(changed.iter().copied());
             let changes = changed.into_iter().map(|(rank, (phase, epoch))| (rank.0, phase, epoch)).collect();
-            self.tell(&FromKeeper::Ranks(changes));
+            self.send_to_launcher(&FromKeeper::Ranks(changes));
         }
     }
 
@@ -59,7 +59,7 @@ impl Shell {
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
         if self.spoken_for.contains(&rank) {
             let control = self.seal(control);
-            return self.tell(&FromKeeper::ForRank { rank: rank.0, control });
+            return self.send_to_launcher(&FromKeeper::ForRank { rank: rank.0, control });
         }
         self.send_to_process(rank, control);
     }
@@ -69,7 +69,7 @@ impl Shell {
         if !process.send(control) {
             process.group.kill();
             let reason = "it does not read its control messages".to_owned();
-            self.tell(&FromKeeper::Misbehaves { rank: rank.0, reason });
+            self.send_to_launcher(&FromKeeper::Misbehaves { rank: rank.0, reason });
             return;
         }
         self.watch_connection(rank);
@@ -93,28 +93,28 @@ impl Shell {
         self.begin_pmi(decision.life);
         match self.exited_in_image(rank, decision) {
             Ok(Some(ExitedImage { record, pmi })) => {
-                self.tell(&FromKeeper::ExitedInImage { rank: rank.0, pmi });
-                return self.tell_keeper(Input::ExitedInImage { rank, record });
+                self.send_to_launcher(&FromKeeper::ExitedInImage { rank: rank.0, pmi });
+                return self.feed_keeper(Input::ExitedInImage { rank, record });
             }
             Ok(None) => {}
             Err(error) => {
-                self.tell_store("an image that is to be restored", &error);
-                return self.tell_keeper(Input::NotStarted { rank, errno: error.errno() });
+                self.report_store("an image that is to be restored", &error);
+                return self.feed_keeper(Input::NotStarted { rank, errno: error.errno() });
             }
         }
         match self.start_process(rank, decision) {
-            Ok(()) => self.tell_keeper(Input::Spawned { rank }),
+            Ok(()) => self.feed_keeper(Input::Spawned { rank }),
             Err(error) => {
-                self.tell(&FromKeeper::NotSpawned { rank: rank.0, problem: error.to_string() });
+                self.send_to_launcher(&FromKeeper::NotSpawned { rank: rank.0, problem: error.to_string() });
                 let unnamed = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT as i32 } else { 0 };
                 let errno = u32::try_from(error.raw_os_error().unwrap_or(unnamed)).unwrap_or(0);
-                self.tell_keeper(Input::NotStarted { rank, errno });
+                self.feed_keeper(Input::NotStarted { rank, errno });
             }
         }
     }
 
-    fn tell_store(&mut self, what: &str, error: &StoreError) {
-        self.tell(&FromKeeper::Store { what: what.to_owned(), error: error.to_string() });
+    fn report_store(&mut self, what: &str, error: &StoreError) {
+        self.send_to_launcher(&FromKeeper::Store { what: what.to_owned(), error: error.to_string() });
     }
 
     fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
@@ -152,7 +152,7 @@ impl Shell {
                 }
                 if found.is_none() {
                     // A script has started a program that names its own points: it will do so again, and has no agent that could report it.
-                    self.tell(&FromKeeper::PmiNothing { rank: rank.0 });
+                    self.send_to_launcher(&FromKeeper::PmiNothing { rank: rank.0 });
                 }
                 found.map(|(program, _)| program)
             }
@@ -177,7 +177,7 @@ impl Shell {
         self.processes.insert(rank, process);
         watched?;
         self.watch_pipes(Member::of_job(rank), pipes)?;
-        self.tell(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
+        self.send_to_launcher(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
         self.input_begins(rank);
         self.suspend_new(rank);
         Ok(())
@@ -219,11 +219,11 @@ impl Shell {
     ) {
         match self.try_write_exited(rank, generation, record, pmi) {
             Ok((digest, bytes)) => {
-                self.tell_keeper(Input::ExitedImageDone { rank, generation, digest, bytes });
+                self.feed_keeper(Input::ExitedImageDone { rank, generation, digest, bytes });
             }
             Err(error) => {
-                self.tell_store("the image of a rank that has ended", &error);
-                self.tell_keeper(Input::ExitedImageFailed { rank, generation, errno: error.errno() });
+                self.report_store("the image of a rank that has ended", &error);
+                self.feed_keeper(Input::ExitedImageFailed { rank, generation, errno: error.errno() });
             }
         }
     }
@@ -275,7 +275,7 @@ impl Shell {
                 self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
             self.unjudged.insert(rank);
             let (life, status) = (process.life.into(), self.ended_by_key(status).into());
-            self.tell(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
+            self.send_to_launcher(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
         }
         self.collect_spawned();
         self.collect_firsts();
@@ -336,7 +336,7 @@ impl Shell {
         if let Some(choice) = wished.filter(|_| refused.is_empty()) {
             self.nics.insert(rank, choice);
         }
-        self.tell(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
+        self.send_to_launcher(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
     }
 
     /// All ranks go over another NIC, and so do the processes that they spawn from now on.
@@ -369,25 +369,31 @@ impl Shell {
                     if let Some(process) = self.processes.get_mut(&rank) {
                         process.has_network = true;
                     }
-                    self.tell(&FromKeeper::Nic { rank: rank.0, words: words.as_str().to_owned() });
+                    self.send_to_launcher(&FromKeeper::Nic {
+                        rank: rank.0,
+                        words: words.as_str().to_owned(),
+                    });
                 }
                 Message::Unsaved { reason } => {
-                    self.tell(&FromKeeper::Unsaved { rank: rank.0, reason: reason.as_str().to_owned() });
+                    self.send_to_launcher(&FromKeeper::Unsaved {
+                        rank: rank.0,
+                        reason: reason.as_str().to_owned(),
+                    });
                 }
                 Message::HandedOver { number, refused } => self.handed_over(rank, *number, refused.as_str()),
                 Message::RailOpened { .. } | Message::RailsMet { .. } | Message::RailLost { .. } => {
                     let control = self.seal(&control);
-                    self.tell(&FromKeeper::Rail { rank: rank.0, control });
+                    self.send_to_launcher(&FromKeeper::Rail { rank: rank.0, control });
                 }
                 _ => {
-                    self.tell_keeper(Input::Control(control));
+                    self.feed_keeper(Input::Control(control));
                     self.pump();
                 }
             }
         }
         if let Some(error) = heard.malformed {
             self.kill_rank(rank);
-            self.tell(&FromKeeper::Misbehaves { rank: rank.0, reason: error.to_string() });
+            self.send_to_launcher(&FromKeeper::Misbehaves { rank: rank.0, reason: error.to_string() });
         }
         !heard.closed
     }

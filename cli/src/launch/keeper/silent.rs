@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     due: Option<Instant>,
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Silence {
@@ -41,9 +41,9 @@ impl Shell {
         }
         self.silence.due = Some(now + LOOK_EVERY);
         let why = self.why_silent();
-        if why != self.silence.told {
-            self.silence.told.clone_from(&why);
-            self.tell(&FromKeeper::Silent { why });
+        if why != self.silence.reported {
+            self.silence.reported.clone_from(&why);
+            self.send_to_launcher(&FromKeeper::Silent { why });
         }
     }
 

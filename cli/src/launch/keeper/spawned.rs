@@ -74,7 +74,7 @@ impl Shell {
     ) {
         let outcome = self.try_start_world(world, running, commands, life);
         let outcome = outcome.map_err(|NotStarted { word, why }| (word.to_owned(), why));
-        self.tell(&FromKeeper::WorldStarted { world, outcome });
+        self.send_to_launcher(&FromKeeper::WorldStarted { world, outcome });
     }
 
     fn try_start_world(
@@ -156,7 +156,7 @@ impl Shell {
             self.hear_last_of_pmi(member);
             let Some(group) = self.spawned.processes.remove(&member) else { continue };
             self.forget_group(group);
-            self.tell(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into() });
+            self.send_to_launcher(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into() });
         }
         for group in self.spawned.collect_past() {
             self.forget_group(group);

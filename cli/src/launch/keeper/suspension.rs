@@ -37,7 +37,7 @@ impl Shell {
     pub(super) fn suspend(&mut self) {
         self.suspension.since.get_or_insert_with(Instant::now);
         self.signal_all(Signal::SIGSTOP);
-        self.tell(&FromKeeper::Suspended);
+        self.send_to_launcher(&FromKeeper::Suspended);
     }
 
     pub(super) fn resume(&mut self) {

@@ -284,9 +284,9 @@ impl Running {
     pub(crate) fn checkpoint(&mut self) -> String {
         loop {
             self.signal("USR1");
-            let told = self.wait_for_any(&["committed", "was abandoned"]);
-            if told.contains("committed") {
-                return told;
+            let reported = self.wait_for_any(&["committed", "was abandoned"]);
+            if reported.contains("committed") {
+                return reported;
             }
         }
     }

@@ -107,15 +107,15 @@ fn hosts() -> Result<[Host; 2], String> {
     ip("link add eth1 type veth peer name eth0");
     std::thread::scope(|scope| {
         // A device is handed to the namespace of a thread.
-        let (told, tell) = std::sync::mpsc::channel();
+        let (reported, report) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let a = &a;
         scope.spawn(move || {
             a.enter();
-            told.send(nix::unistd::gettid()).expect("the test's thread");
+            reported.send(nix::unistd::gettid()).expect("the test's thread");
             let _ = wait.recv();
         });
-        let other = tell.recv().expect("the thread");
+        let other = report.recv().expect("the thread");
         ip(&format!("link set eth0 netns {other}"));
         drop(done);
     });

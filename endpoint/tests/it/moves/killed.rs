@@ -165,7 +165,7 @@ impl Program {
     }
 }
 
-fn tell(words: &str) {
+fn report(words: &str) {
     // In one piece: the harness writes to the same place.
     std::io::stderr().write_all(format!("{TOLD}{words}\n").as_bytes()).expect("the test listens");
 }
@@ -196,7 +196,7 @@ fn a_life() {
         }
     });
     let mut program = Program::begin(&role, &host);
-    tell(&format!("at {}", written(&program.end.endpoint.addresses())));
+    report(&format!("at {}", written(&program.end.endpoint.addresses())));
     let peer = orders.recv_timeout(LIMIT).expect("the other's address");
     program.end.link = program.end.endpoint.connect(id(1 - role.rank), &read(&peer)).expect("reachable");
     live(&role, &mut program, &orders);
@@ -211,7 +211,7 @@ fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
         match orders.try_recv() {
             Ok(_) => {
                 let bytes = program.write_down(role);
-                tell(&format!("cut {} {bytes}", program.end.sent));
+                report(&format!("cut {} {bytes}", program.end.sent));
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return,
@@ -224,7 +224,7 @@ fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
         };
         if is_met && !is_ordered {
             is_ordered = true;
-            tell("met");
+            report("met");
         }
         let state = (end.sent, end.done, end.received, program.posted);
         assert!(begun_at.elapsed() < LIMIT, "life {}: {state:?} sent, done, received, posted", role.life);
@@ -239,7 +239,7 @@ fn live(role: &Role, program: &mut Program, orders: &Receiver<String>) {
         assert!(program.end.look().is_none() && program.end.received == last, "a message came twice");
         assert!(program.end.endpoint.peek(&any).is_none(), "a message came twice, and waits for a receive");
     }
-    tell("whole");
+    report("whole");
     // The other may still miss an acknowledgement.
     while orders.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
         assert!(program.end.look().is_none() && begun_at.elapsed() < 2 * LIMIT, "nobody ends it");
@@ -272,9 +272,9 @@ impl Process {
         let mut others = VecDeque::new();
         for line in &mut self.lines {
             let line = line.expect("text");
-            if let Some(told) = line.strip_prefix(TOLD) {
-                let told = told.strip_prefix(word);
-                return told.unwrap_or_else(|| panic!("expected {word}, found {line}")).trim().to_owned();
+            if let Some(reported) = line.strip_prefix(TOLD) {
+                let reported = reported.strip_prefix(word);
+                return reported.unwrap_or_else(|| panic!("expected {word}, found {line}")).trim().to_owned();
             }
             others.push_back(line);
         }

@@ -40,7 +40,7 @@ struct Took {
 }
 
 /// Prints medians of each pair of kinds.
-fn tell(took: &[Took]) {
+fn report(took: &[Took]) {
     let mut pairs: Vec<(Nic, Nic)> = Vec::new();
     took.iter().for_each(|one| {
         if !pairs.contains(&(one.from, one.to)) {
@@ -137,7 +137,7 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
         moved += 1;
     }
     let messages: u64 = ends.iter().map(|end| end.sent).sum();
-    tell(&took);
+    report(&took);
     eprintln!("moved {moved} times, {messages} messages checked, {:.1} s", started.elapsed().as_secs_f32());
 }
 

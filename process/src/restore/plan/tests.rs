@@ -274,14 +274,14 @@ fn unchanged_pages_come_from_the_image_below_and_the_others_after_them() {
 }
 
 #[test]
-fn an_image_below_that_does_not_have_the_pages_is_told() {
+fn an_image_below_that_does_not_have_the_pages_is_reported() {
     let state = state();
     let damaged =
         |runs: &[PageRun], unchanged: &[PageRun]| pieces_of_base(&state, runs, unchanged).unwrap_err();
     let runs = [run(0x106, 2), run(0x109, 2)];
     for unchanged in [run(0x105, 1), run(0x108, 1), run(0x106, 3), run(0x10a, 2), run(0x4000, 1)] {
-        let told = damaged(&runs, &[unchanged]);
-        assert!(told.ends_with("are not in the image below"), "{told}");
+        let reported = damaged(&runs, &[unchanged]);
+        assert!(reported.ends_with("are not in the image below"), "{reported}");
     }
     assert!(damaged(&[run(0x4000, 1)], &[run(0x4000, 1)]).ends_with("lie in no region"));
     assert!(damaged(&[run(0x106, 6)], &[run(0x109, 1), run(0x109, 1)]).contains("come twice"));

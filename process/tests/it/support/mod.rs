@@ -173,12 +173,12 @@ pub(crate) fn begin_restart(
 impl Program {
     /// Sends a command to the library, and returns its answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
+        self.send(command);
         self.answer()
     }
 
     /// Sends a command to the library.
-    pub(crate) fn tell(&mut self, command: &str) {
+    pub(crate) fn send(&mut self, command: &str) {
         writeln!(self.control.get_mut(), "{command}").expect("the library listens");
     }
 

@@ -201,7 +201,7 @@ impl Cluster {
     pub(crate) fn open(&self, counter: u32) {
         let life = life(counter);
         for node in &self.nodes {
-            node.protector.tell(Request::Open { life });
+            node.protector.send(Request::Open { life });
         }
         let addresses: Vec<(u32, Vec<u8>)> = (0..)
             .zip(&self.nodes)
@@ -217,7 +217,7 @@ impl Cluster {
             })
             .collect();
         for node in &self.nodes {
-            node.protector.tell(Request::Meet { life, addresses: addresses.clone() });
+            node.protector.send(Request::Meet { life, addresses: addresses.clone() });
             assert!(matches!(node.wait(), Event::Met { .. }));
         }
     }
@@ -303,7 +303,7 @@ impl Cluster {
 
     pub(crate) fn order_protect(&self, node: usize, id: GenerationId, from: Option<GenerationId>) {
         let ranks = vec![Rank(u32::try_from(node).unwrap())];
-        self.nodes[node].protector.tell(Request::Protect { generation: id, from, ranks });
+        self.nodes[node].protector.send(Request::Protect { generation: id, from, ranks });
     }
 
     /// Protects and commits a generation everywhere.
@@ -353,7 +353,7 @@ impl Cluster {
     /// Repairs all of these at the same time.
     pub(crate) fn repair(&self, lost: &[usize], id: GenerationId) -> Vec<Result<Repaired, ProtectorError>> {
         for node in lost {
-            self.nodes[*node].protector.tell(Request::Repair { generation: id });
+            self.nodes[*node].protector.send(Request::Repair { generation: id });
         }
         let repaired = |node: &usize| match self.nodes[*node].wait() {
             Event::Repaired { repaired, .. } => Ok(repaired),

@@ -476,9 +476,10 @@ impl Calls {
             self.served[asked] = Some((id, Served::open(member, id)?));
         }
         let (_, served) = self.served[asked].as_mut().unwrap();
-        let told = answer(served, member)?;
-        self.pages += told.iter().filter(|told| matches!(told, PageAnswer::Page(_))).count() as u64;
-        Ok(told)
+        let reported = answer(served, member)?;
+        self.pages +=
+            reported.iter().filter(|reported| matches!(reported, PageAnswer::Page(_))).count() as u64;
+        Ok(reported)
     }
 }
 

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_and_test_files_are_told_from_the_product() {
+    fn test_modules_and_test_files_are_reported_from_the_product() {
         let parts_of = |path, text| {
             let parts = parts(&file(path, text));
             (parts.product.trim().to_owned(), parts.tests.trim().to_owned())

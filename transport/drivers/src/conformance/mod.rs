@@ -90,7 +90,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("dropping_a_driver_gives_payload_back", life::dropping_a_driver_gives_payload_back),
     ("waiting_ends_in_time", sleep::waiting_ends_in_time),
     ("a_frame_wakes_the_waiter", sleep::a_frame_wakes_the_waiter),
-    ("the_descriptor_tells_of_frames", sleep::the_descriptor_tells_of_frames),
+    ("the_descriptor_tells_of_frames", sleep::the_descriptor_reports_of_frames),
 ];
 
 /// Runs one case by name on the fixture that `made` holds; prints the reason on the terminal if there is
@@ -137,7 +137,7 @@ macro_rules! conformance_suite {
             drain_gives_every_buffer_back every_loss_is_counted short_frames_keep_their_turn
             resolving_is_idempotent foreign_addresses_are_refused unknown_addresses_lose_frames
             a_dropped_receiver_is_only_silent dropping_a_driver_gives_payload_back
-            waiting_ends_in_time a_frame_wakes_the_waiter the_descriptor_tells_of_frames);
+            waiting_ends_in_time a_frame_wakes_the_waiter the_descriptor_reports_of_frames);
     };
     (@cases $suite:ident, $make:expr, $($case:ident)*) => {
         mod $suite {

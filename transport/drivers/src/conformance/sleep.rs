@@ -80,7 +80,7 @@ pub(super) fn a_frame_wakes_the_waiter(fixture: &mut dyn Fixture) {
     }
 }
 
-pub(super) fn the_descriptor_tells_of_frames(fixture: &mut dyn Fixture) {
+pub(super) fn the_descriptor_reports_of_frames(fixture: &mut dyn Fixture) {
     if !fixture.has_real_time() {
         return;
     }

@@ -210,7 +210,7 @@ impl<D: Driver> FaultDriver<D> {
         while self.outstanding.front().is_some_and(is_done) {
             self.outstanding.pop_front();
         }
-        self.switch.tell_lost(self.state.tally.lost + self.state.tally.blacked_out);
+        self.switch.report_lost(self.state.tally.lost + self.state.tally.blacked_out);
         let (own, inner) = (self.counters, *self.inner.counters());
         self.counters = Counters {
             frames_received: own.frames_received,

@@ -63,7 +63,7 @@ impl FaultSwitch {
         self.0.lost_total.load(Ordering::Relaxed)
     }
 
-    pub(super) fn tell_lost(&self, lost_total: u64) {
+    pub(super) fn report_lost(&self, lost_total: u64) {
         self.0.lost_total.store(lost_total, Ordering::Relaxed);
     }
 

@@ -38,7 +38,7 @@ struct Peer {
     /// Frames in a row that found no room.
     full: u32,
     /// Its loss has been reported.
-    told: bool,
+    reported: bool,
     /// The key that is read to recognise the peer; `None`: its memory cannot be read.
     key: Option<Key>,
 }
@@ -68,7 +68,7 @@ impl Peers {
                 return Err(DriverError::Transient { operation: Operation::OpenSegment, errno });
             }
         };
-        let peer = Peer { place, ring: None, gone: false, full: 0, told: !there, key };
+        let peer = Peer { place, ring: None, gone: false, full: 0, reported: !there, key };
         let id = self.table.insert(*address, peer)?;
         if !there {
             self.lost.push_back(id);
@@ -100,8 +100,8 @@ impl Peers {
             return None;
         };
         if peer.ring.is_none() && peer.meet(sender, counters).is_none() {
-            if !peer.told {
-                peer.told = true;
+            if !peer.reported {
+                peer.reported = true;
                 self.lost.push_back(frame.to);
             }
             return None;
@@ -151,8 +151,8 @@ impl Peers {
         if let Some(peer) = self.get(id) {
             peer.ring = None;
             peer.gone = true;
-            if !peer.told {
-                peer.told = true;
+            if !peer.reported {
+                peer.reported = true;
                 self.lost.push_back(id);
             }
         }

@@ -165,7 +165,7 @@ fn a_new_sender_goes_on_behind_what_the_last_one_left() {
 }
 
 #[test]
-fn mappings_are_told_and_are_the_segment_only() {
+fn mappings_are_reported_and_are_the_segment_only() {
     let (mut a, mut b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("this host");
     assert_eq!((a.device_mappings().len(), b.device_mappings().len()), (1, 1), "idle peers cost nothing");
@@ -215,7 +215,7 @@ fn a_quiet_ring_is_looked_at_on_where_its_sender_cannot_be_met() {
 }
 
 #[test]
-fn the_descriptors_of_a_rail_are_told() {
+fn the_descriptors_of_a_rail_are_reported() {
     let (mut a, b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("this host");
     a.lease().expect("room")[0] = 1;

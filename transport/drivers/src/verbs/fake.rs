@@ -118,7 +118,7 @@ impl Fake {
     }
 
     /// The device reports an event to all processes that have opened it.
-    pub(super) fn tell(&self, kind: c_uint) {
+    pub(super) fn report(&self, kind: c_uint) {
         self.with(|state| {
             for (fd, events) in &mut state.events {
                 events.push_back(kind);
@@ -145,7 +145,7 @@ fn state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(STATE.lock().unwrap_or_else(PoisonError::into_inner).as_mut().expect("a fake device"))
 }
 
-fn tell(queue: usize, done: abi::Completion) {
+fn report(queue: usize, done: abi::Completion) {
     let queue = queue as *const Completions;
     // SAFETY: queues outlive the pairs that name them.
     let queue = unsafe { &*queue };
@@ -160,7 +160,7 @@ impl State {
         let Some(pair) = self.pairs.get_mut(&number) else { return };
         while let Some((id, is_signalled, status)) = pair.sending.pop_front() {
             if is_signalled || status != abi::SUCCESS {
-                tell(pair.sent, abi::Completion { id, status, ..Default::default() });
+                report(pair.sent, abi::Completion { id, status, ..Default::default() });
             }
         }
     }
@@ -213,7 +213,7 @@ impl State {
         done.status = has_failed.unwrap_or(abi::SUCCESS);
         done.rest[FLAGS_AT] = if has_route { HAS_ROUTE_HEADER } else { 0 };
         self.receives_with = None;
-        tell(pair.received, done);
+        report(pair.received, done);
     }
 }
 

@@ -68,7 +68,7 @@ fn a_chain_that_is_taken_in_part_holds_up_no_drain() {
 }
 
 #[test]
-fn what_follows_a_chain_that_was_taken_in_part_tells_of_it() {
+fn what_follows_a_chain_that_was_taken_in_part_reports_of_it() {
     let fake = Fake::new();
     let (mut a, mut b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("room");
@@ -81,7 +81,7 @@ fn what_follows_a_chain_that_was_taken_in_part_tells_of_it() {
 }
 
 #[test]
-fn a_queue_full_of_requests_that_nothing_tells_of_is_begun_anew() {
+fn a_queue_full_of_requests_that_nothing_reports_of_is_begun_anew() {
     let fake = Fake::new();
     let (mut a, b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("room");

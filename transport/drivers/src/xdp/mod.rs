@@ -299,7 +299,7 @@ impl XdpDriver {
     }
 
     /// Lets the kernel have the memory of frames that were taken.
-    fn tell_taken(&mut self) {
+    fn report_taken(&mut self) {
         if core::mem::take(&mut self.unreturned) {
             self.socket.end_taking();
         }
@@ -334,7 +334,7 @@ impl XdpDriver {
         frames_max: usize,
         each: &mut (impl FnMut(&[u8]) + ?Sized),
     ) -> Result<usize, DriverError> {
-        self.tell_taken();
+        self.report_taken();
         self.collect()?;
         let mut given =
             if self.pending.is_empty() { 0 } else { self.give_pending(frames_max, &mut |frame| each(frame)) };
@@ -367,7 +367,7 @@ impl XdpDriver {
         self.counters.frames_received += given as u64;
         self.unreturned = taken > 0;
         if taken > UNRETURNED_MAX {
-            self.tell_taken();
+            self.report_taken();
         }
         if self.look_in == 0 {
             given += self.look_around(frames_max - given, &mut |frame| each(frame))?;
@@ -630,7 +630,7 @@ impl Driver for XdpDriver {
     fn arm(&mut self) -> Result<Armed, DriverError> {
         // The descriptor's next event may be the companion's.
         self.look_in = 0;
-        self.tell_taken();
+        self.report_taken();
         self.counters.lost_receive_overflow = self.socket.dropped();
         let companion = self.companion.arm()?;
         if self.watched == 0 {

@@ -658,7 +658,7 @@ fn nothing_of_the_device_is_inherited_or_unnamed() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_told_with_what_to_do() {
+fn a_device_that_is_not_there_is_reported_with_what_to_do() {
     let error = VerbsDriver::open(&VerbsConfig::new("none")).err().expect("no device has that name");
     let expected = match error {
         DriverError::LibraryMissing => "apt-get install libibverbs1 ibverbs-providers",
@@ -671,7 +671,7 @@ fn a_device_that_is_not_there_is_told_with_what_to_do() {
 
 /// A file that is not libibverbs, in its place: the test starts itself again with it.
 #[test]
-fn a_library_that_cannot_be_loaded_is_told_with_what_to_do() {
+fn a_library_that_cannot_be_loaded_is_reported_with_what_to_do() {
     const CHILD: &str = "STILLWIRE_TEST_NO_LIBRARY";
     if std::env::var_os(CHILD).is_some() {
         let error = VerbsDriver::open(&VerbsConfig::new("none")).err();

@@ -114,7 +114,7 @@ impl Shell<'_> {
             "generation {generation}, which is kept: rebuilding what {} had of it, while the job runs",
             names.join(", ")
         );
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
         let wire = convert::to_glue(generation).into();
         self.ask_some(What::Rebuild(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
         // A keeper may be gone already.
@@ -132,7 +132,7 @@ impl Shell<'_> {
         if !round.refused.is_empty() {
             repair.under_way = None;
             let why = self.refusals(&round.refused);
-            self.tell_not_rebuilt(generation, &why);
+            self.report_not_rebuilt(generation, &why);
             return self.rebuild_next();
         }
         for (node, done) in &round.done {
@@ -140,7 +140,7 @@ impl Shell<'_> {
             let host = self.plan.nodes[node.0 as usize].name();
             let words =
                 format!("generation {generation}: {host} has what it had: {}", rebuilt_words(*rebuilt));
-            self.tell(&Notice::Repair { words: &words });
+            self.notify(&Notice::Repair { words: &words });
         }
         let Some(older) = self.background_repair().and_then(|repair| repair.under_way.as_ref()) else {
             return;
@@ -174,15 +174,15 @@ impl Shell<'_> {
         }
         if problems.is_empty() {
             let words = format!("generation {generation} is whole on all nodes again");
-            self.tell(&Notice::Repair { words: &words });
+            self.notify(&Notice::Repair { words: &words });
         } else {
-            self.tell_not_rebuilt(generation, &problems.join("; "));
+            self.report_not_rebuilt(generation, &problems.join("; "));
         }
         self.rebuild_next();
     }
 
-    pub(super) fn tell_not_rebuilt(&mut self, generation: GenerationId, why: &str) {
+    pub(super) fn report_not_rebuilt(&mut self, generation: GenerationId, why: &str) {
         let words = format!("generation {generation}, which is kept, is not rebuilt: {why}");
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
     }
 }

@@ -134,7 +134,7 @@ impl Shell<'_> {
         let error = format!(
             "{why}{late}. This checkpoint is abandoned; the program continues{stays}. --ckpt-timeout gives them more time"
         );
-        self.tell(&Notice::Store { what: &What::Protect(generation).words(), error: &error });
+        self.notify(&Notice::Store { what: &What::Protect(generation).words(), error: &error });
         self.give_up_protection(generation, Errno::ETIMEDOUT as u32);
     }
 }

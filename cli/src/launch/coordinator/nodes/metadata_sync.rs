@@ -73,8 +73,8 @@ impl Shell<'_> {
         };
         let Some(newest) = decisions.last().map(|newest| newest.life) else { return };
         let words = format!("the nodes' records of the job's lives, up to {newest}, were adopted");
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
         // R7: the life to come has a number above all of them, and everything is fenced for it, and asked, anew.
-        self.tell_job(job::Input::LivesFound { counter_last: newest.counter });
+        self.feed_job(job::Input::LivesFound { counter_last: newest.counter });
     }
 }

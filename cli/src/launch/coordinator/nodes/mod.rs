@@ -171,7 +171,7 @@ impl Shell<'_> {
         for node in some.iter().copied() {
             if self.keepers.is_ready(node) {
                 let message = ToKeeper::Node { number: round.number, task: task(node) };
-                self.keepers.tell(node, &message);
+                self.keepers.send(node, &message);
             } else if what != What::Survey {
                 round.refused.insert(node, gone());
                 continue;
@@ -208,7 +208,7 @@ impl Shell<'_> {
             restore.note_brought(bytes);
         }
         if let Some(counter) = nodes.restore.as_ref().map(RestorePlan::counter) {
-            self.tell_job(job::Input::StoreBusy { counter });
+            self.feed_job(job::Input::StoreBusy { counter });
         }
     }
 
@@ -235,7 +235,7 @@ impl Shell<'_> {
 
     /// Ends the rounds in which everybody has answered, or whose time is over.
     pub(super) fn end_rounds(&mut self, now: Instant) {
-        self.tell_of_repair(now);
+        self.report_repair(now);
         loop {
             let Some(nodes) = &mut self.nodes else { return };
             let Some(place) = nodes.rounds.iter().position(|round| round.is_over(now)) else { return };
@@ -266,14 +266,14 @@ impl Shell<'_> {
         }
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
-            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+            self.notify(&Notice::Store { what: &round.what.words(), error: &error });
         }
         if let (What::Decide(_), Some(nodes)) = (round.what, &mut self.nodes) {
             nodes.untold = round.refused.keys().copied().collect();
         }
         match round.what {
             // The decision stands in the job's directory. A node that does not know it can save nothing, and reports that.
-            What::Decide(life) => self.tell_job(job::Input::DecisionDurable { life }),
+            What::Decide(life) => self.feed_job(job::Input::DecisionDurable { life }),
             // R8: the record in the job's directory decides.
             What::Commit(generation) => self.end_commit(generation),
             // The rest may have waited for this round.
@@ -292,7 +292,7 @@ impl Shell<'_> {
         if let Some(nodes) = self.nodes.as_mut().filter(|_| is_protected) {
             nodes.base = Some(generation);
         }
-        self.tell_job(job::Input::CommitDurable(generation));
+        self.feed_job(job::Input::CommitDurable(generation));
     }
 
     /// Which nodes have refused, and why.
@@ -307,7 +307,7 @@ impl Shell<'_> {
     pub(super) fn decided(&mut self, decision: &store::Decision) {
         let life = decision.life;
         let Some(nodes) = &mut self.nodes else {
-            return self.tell_job(job::Input::DecisionDurable { life });
+            return self.feed_job(job::Input::DecisionDurable { life });
         };
         nodes.decision = Some(*decision);
         self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(decision.into()));
@@ -318,7 +318,7 @@ impl Shell<'_> {
         let Some(Nodes { decision: Some(decision), untold, .. }) = &self.nodes else { return };
         for node in untold {
             let task = NodeTask::Decide(decision.into());
-            self.keepers.tell(*node, &ToKeeper::Node { number: 0, task });
+            self.keepers.send(*node, &ToKeeper::Node { number: 0, task });
         }
     }
 
@@ -326,14 +326,14 @@ impl Shell<'_> {
     pub(super) fn committed(&mut self, manifest: &store::Manifest) {
         let generation = convert::to_glue(manifest.generation);
         if self.nodes.is_none() {
-            return self.tell_job(job::Input::CommitDurable(generation));
+            return self.feed_job(job::Input::CommitDurable(generation));
         }
         self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
             NodeTask::Commit(manifest.into())
         });
         // While a life is being ended nobody waits for the nodes' answers, and if it was the last one, the final report names the generation on disk.
         if self.job.status().phase == JobPhase::Fencing {
-            self.tell_job(job::Input::CommitDurable(generation));
+            self.feed_job(job::Input::CommitDurable(generation));
         }
     }
 
@@ -361,7 +361,7 @@ impl Shell<'_> {
         let given_up = pending_protection.or(nodes.late.take().map(|late| late.generation));
         for round in core::mem::take(&mut nodes.rounds) {
             if let What::Commit(generation) = round.what {
-                self.tell_job(job::Input::CommitDurable(generation));
+                self.feed_job(job::Input::CommitDurable(generation));
             }
         }
         if let Some(generation) = given_up {
@@ -374,7 +374,7 @@ impl Shell<'_> {
         let manifests = || records.manifests.iter().map(|(manifest, _)| manifest.into()).collect();
         for node in self.keepers.nodes() {
             let task = NodeTask::Settle { manifests: manifests() };
-            self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
+            self.keepers.send(node, &ToKeeper::Node { number: 0, task });
         }
     }
 }

@@ -78,7 +78,7 @@ impl Shell<'_> {
             return self.ask_who_is_late(generation, round.refused.clone());
         }
         let error = self.refusals(&round.refused);
-        self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        self.notify(&Notice::Store { what: &round.what.words(), error: &error });
         let errno = round.refused.values().next().map_or(0, |refusal| refusal.errno);
         self.give_up_protection(generation, errno);
         // If its base is damaged, the next one stands for itself.
@@ -92,9 +92,9 @@ impl Shell<'_> {
     pub(super) fn give_up_protection(&mut self, generation: GenerationId, errno: u32) {
         for node in self.keepers.nodes() {
             let task = NodeTask::Abandon { generation: generation.into() };
-            self.keepers.tell(node, &ToKeeper::Node { number: 0, task });
+            self.keepers.send(node, &ToKeeper::Node { number: 0, task });
         }
-        self.tell_job(job::Input::CommitFailed { generation, errno });
+        self.feed_job(job::Input::CommitFailed { generation, errno });
         self.resume_background_repair();
     }
 }

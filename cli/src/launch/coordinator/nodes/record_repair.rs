@@ -65,16 +65,16 @@ impl Shell<'_> {
                     let words = format!(
                         "{lives} damaged decisions about lives were written anew from the nodes' copies"
                     );
-                    self.tell(&Notice::Repair { words: &words });
+                    self.notify(&Notice::Repair { words: &words });
                 }
                 for generation in generations {
                     let words = format!(
                         "generation {generation}: its records were written anew from the nodes' copies"
                     );
-                    self.tell(&Notice::Repair { words: &words });
+                    self.notify(&Notice::Repair { words: &words });
                 }
             }
-            Err(error) => self.tell(&Notice::Store {
+            Err(error) => self.notify(&Notice::Store {
                 what: "adopting the nodes' copies of damaged records",
                 error: &error.to_string(),
             }),

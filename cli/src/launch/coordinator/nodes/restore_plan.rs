@@ -57,7 +57,7 @@ pub(super) struct RestorePlan {
     /// How often a copy was brought for it, and bytes that have come.
     fetches: u32,
     brought: u64,
-    brought_told: Option<Instant>,
+    brought_reported: Option<Instant>,
     /// Records of nodes that the launcher's directory was offered, by life and generation.
     pub(super) offered: (BTreeSet<u32>, BTreeSet<GenerationId>),
     /// It is taking them over; all are asked again then.
@@ -132,7 +132,7 @@ impl Shell<'_> {
             news: None,
             fetches: 0,
             brought: 0,
-            brought_told: None,
+            brought_reported: None,
             offered: Default::default(),
             is_repairing_records: false,
         };
@@ -182,7 +182,7 @@ impl Shell<'_> {
         let survey = nodes.rounds.iter().find(|round| round.what == What::Survey);
         if let Some(round) = survey.filter(|round| round.waiting.contains(&node)) {
             let message = ToKeeper::Node { number: round.number, task: restore.task(self.sees()) };
-            self.keepers.tell(node, &message);
+            self.keepers.send(node, &message);
         }
     }
 
@@ -198,7 +198,7 @@ impl Shell<'_> {
 
     pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
-        self.tell_of_sharing(&round);
+        self.report_sharing(&round);
         let ahead = take_ahead(&mut round);
         if self.repair_records(&round, &ahead) {
             return;
@@ -222,7 +222,7 @@ impl Shell<'_> {
         }
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
-            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+            self.notify(&Notice::Store { what: &round.what.words(), error: &error });
         }
         let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
@@ -241,10 +241,10 @@ impl Shell<'_> {
 
     /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so a directory beside a
     /// node's own was made by another host a moment ago. Later it may have been a node of the same host once.
-    fn tell_of_sharing(&mut self, round: &Round) {
+    fn report_sharing(&mut self, round: &Round) {
         let Some(own) = self.plan.own_directories.as_ref() else { return };
         let is_fresh = self.plan.beginning == Beginning::Fresh && self.job.status().life.is_none();
-        if !is_fresh || self.has_told_of_sharing {
+        if !is_fresh || self.has_reported_of_sharing {
             return;
         }
         let host = |node: u32| self.plan.nodes.get(node as usize).and_then(Node::named_host);
@@ -269,8 +269,8 @@ impl Shell<'_> {
             names.join(", "),
             own.root.display()
         );
-        self.has_told_of_sharing = true;
-        self.tell(&Notice::Repair { words: &words });
+        self.has_reported_of_sharing = true;
+        self.notify(&Notice::Repair { words: &words });
     }
 
     /// For the life to come, whose number is drawn anew whenever protectors have to find each other: one that was started again must not be taken for the
@@ -297,7 +297,7 @@ impl Shell<'_> {
             let host = self.plan.nodes[node.0 as usize].name();
             for why in unusable {
                 let error = format!("{host} does without {why}");
-                self.tell(&Notice::Store { what: "a network for parity", error: &error });
+                self.notify(&Notice::Store { what: "a network for parity", error: &error });
             }
         }
         self.ask_nodes(What::Meet, Some(NODE_ANSWER_MAX), |_| NodeTask::Meet {
@@ -322,7 +322,7 @@ impl Shell<'_> {
             return false;
         }
         let error = self.refusals(&round.refused);
-        self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+        self.notify(&Notice::Store { what: &round.what.words(), error: &error });
         self.choose();
         true
     }
@@ -339,9 +339,9 @@ impl Shell<'_> {
         let newest = generations.first();
         // Those that no node could mend.
         let damaged = restore.records.damaged.iter().filter(|(damaged, _)| {
-            let is_told =
+            let is_reported =
                 self.plan.purpose == Purpose::Repair || newest.is_none_or(|newest| newest < damaged);
-            named.map_or(is_told, |named| named == *damaged)
+            named.map_or(is_reported, |named| named == *damaged)
         });
         let mut damaged: Vec<(GenerationId, String)> = damaged.cloned().collect();
         let is_known = |named: &GenerationId| {
@@ -385,12 +385,12 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else { return };
         nodes.repairs.kept.push(kept);
         let generation_words = generation.to_string();
-        let is_told = nodes.repairs.lost.iter().any(|lost| lost.generation == generation_words);
+        let is_reported = nodes.repairs.lost.iter().any(|lost| lost.generation == generation_words);
         if let Verdicts::Lost(why) = verdict
-            && !is_told
+            && !is_reported
         {
             nodes.repairs.lost.push(Lost { generation: generation_words, why: why.clone() });
-            self.tell(&Notice::Lost { generation, why: &why });
+            self.notify(&Notice::Lost { generation, why: &why });
         }
     }
 
@@ -408,7 +408,7 @@ impl Shell<'_> {
         for (place, manifest) in older {
             match self.judge_generation(place, manifest.generation) {
                 Verdicts::Repairable(lost) => found.push_back(Older { manifest, lost }),
-                Verdicts::Lost(why) => self.tell_not_rebuilt(manifest.generation, &why),
+                Verdicts::Lost(why) => self.report_not_rebuilt(manifest.generation, &why),
                 Verdicts::Whole | Verdicts::Bare | Verdicts::Fetchable(_) => {}
             }
         }
@@ -470,7 +470,7 @@ impl Shell<'_> {
             "generation {generation}: rebuilding what {} had of it from what the others have",
             names.join(", ")
         );
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             *restore.repairs.entry(generation).or_default() += 1;
             restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
@@ -488,12 +488,12 @@ impl Shell<'_> {
             names.join(", "),
             fetch.from
         );
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             restore.fetches += 1;
             restore.brought = 0;
             restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
-            restore.brought_told = Some(Instant::now());
+            restore.brought_reported = Some(Instant::now());
         }
         let wire = convert::to_glue(generation).into();
         self.ask_some(What::Fetch(generation), Some(COPY_SILENT_MAX), lost, |_| NodeTask::Fetch {
@@ -505,7 +505,7 @@ impl Shell<'_> {
     pub(super) fn end_fetch(&mut self, generation: GenerationId, round: &Round) {
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
-            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+            self.notify(&Notice::Store { what: &round.what.words(), error: &error });
         }
         let files: u32 = round
             .done
@@ -514,9 +514,9 @@ impl Shell<'_> {
             .sum();
         let words =
             format!("generation {generation}: {files} files were brought to {} nodes", round.done.len());
-        self.tell(&Notice::Repair { words: &words });
+        self.notify(&Notice::Repair { words: &words });
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
-            (restore.news, restore.brought_told) = (None, None);
+            (restore.news, restore.brought_reported) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
             // A node that has its lost files again may be the one that the others lacked.
             restore.beyond_repair.remove(&generation);
@@ -525,13 +525,13 @@ impl Shell<'_> {
                 restore.fetches = REPAIRS_MAX;
             }
             let counter = restore.counter;
-            self.tell_job(job::Input::StoreBusy { counter });
+            self.feed_job(job::Input::StoreBusy { counter });
         }
         self.survey();
     }
 
     /// Rebuilding takes its time, and its progress is reported. It ends, for no protector waits for ever.
-    pub(super) fn tell_of_repair(&mut self, now: Instant) {
+    pub(super) fn report_repair(&mut self, now: Instant) {
         let Some(nodes) = &mut self.nodes else { return };
         let repairing =
             nodes.rounds.iter().any(|round| matches!(round.what, What::Repair(_) | What::Fetch(_)));
@@ -539,22 +539,23 @@ impl Shell<'_> {
         let Some(due) = restore.news.filter(|due| *due <= now) else { return };
         restore.news = repairing.then_some(due.max(now) + REPAIR_NEWS_EVERY);
         let brought = restore.brought;
-        let told = restore.brought_told.as_mut().filter(|told| **told + COPY_NEWS_EVERY <= now);
-        let tells = told.map(|told| *told = now).is_some();
+        let reported =
+            restore.brought_reported.as_mut().filter(|reported| **reported + COPY_NEWS_EVERY <= now);
+        let reports = reported.map(|reported| *reported = now).is_some();
         if repairing {
             let counter = restore.counter;
-            self.tell_job(job::Input::StoreBusy { counter });
+            self.feed_job(job::Input::StoreBusy { counter });
         }
-        if tells {
+        if reports {
             let words = format!("bringing images from a copy: {} so far", text::bytes(brought));
-            self.tell(&Notice::Repair { words: &words });
+            self.notify(&Notice::Repair { words: &words });
         }
     }
 
     pub(super) fn end_repair(&mut self, generation: GenerationId, round: &Round) {
         if !round.refused.is_empty() {
             let error = self.refusals(&round.refused);
-            self.tell(&Notice::Store { what: &round.what.words(), error: &error });
+            self.notify(&Notice::Store { what: &round.what.words(), error: &error });
             if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
                 restore.failures.insert(generation, error);
                 let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
@@ -574,7 +575,7 @@ impl Shell<'_> {
             let host = self.plan.nodes[node.0 as usize].name();
             let words =
                 format!("generation {generation}: {host} has what it had: {}", rebuilt_words(*rebuilt));
-            self.tell(&Notice::Repair { words: &words });
+            self.notify(&Notice::Repair { words: &words });
             if let Some(nodes) = &mut self.nodes {
                 nodes.repairs.rebuilt.push(node_repair(generation, host, *rebuilt));
             }
@@ -582,7 +583,7 @@ impl Shell<'_> {
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             restore.news = None;
             let counter = restore.counter;
-            self.tell_job(job::Input::StoreBusy { counter });
+            self.feed_job(job::Input::StoreBusy { counter });
         }
         self.survey();
     }
@@ -615,9 +616,9 @@ impl Shell<'_> {
                 "no node has a generation that can be restored; each has looked in a directory of its own, {}/NUMBER: bring back there what lies elsewhere now",
                 own.root.display()
             );
-            self.tell(&Notice::Repair { words: &words });
+            self.notify(&Notice::Repair { words: &words });
         }
-        self.tell_job(job::Input::StoreFenced { counter, newest, committed, nonce });
+        self.feed_job(job::Input::StoreFenced { counter, newest, committed, nonce });
         self.give_up_unrestored(newest);
         self.pump();
     }

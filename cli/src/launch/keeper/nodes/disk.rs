@@ -56,14 +56,14 @@ pub(super) struct Disk {
 struct Progress<'a> {
     number: u64,
     results: &'a Results<DiskEvent>,
-    told: Instant,
+    reported: Instant,
 }
 
 impl Progress<'_> {
     fn made(&mut self) {
-        if self.told.elapsed() >= BUSY_EVERY {
-            self.told = Instant::now();
-            self.results.tell(DiskEvent::Busy { number: self.number, bytes: 0 });
+        if self.reported.elapsed() >= BUSY_EVERY {
+            self.reported = Instant::now();
+            self.results.report(DiskEvent::Busy { number: self.number, bytes: 0 });
         }
     }
 }
@@ -83,9 +83,9 @@ impl Disk {
     }
 
     pub(super) fn perform(&mut self, number: u64, task: NodeTask, results: &Results<DiskEvent>) {
-        let mut progress = Progress { number, results, told: Instant::now() };
+        let mut progress = Progress { number, results, reported: Instant::now() };
         let outcome = self.try_perform(task, &mut progress);
-        results.tell(DiskEvent::Done { number, outcome });
+        results.report(DiskEvent::Done { number, outcome });
     }
 
     fn try_perform(&mut self, task: NodeTask, progress: &mut Progress<'_>) -> Result<NodeDone, Refusal> {
@@ -98,8 +98,8 @@ impl Disk {
                 let mut directory = self.make()?;
                 let parsed: Result<Vec<Decision>, _> =
                     decisions.iter().map(|decision| decision.open()).collect();
-                let told = parsed.map_err(refused)?;
-                match directory.adopt_decisions(&told) {
+                let reported = parsed.map_err(refused)?;
+                match directory.adopt_decisions(&reported) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
                     // R28: records that can be read count as there. Nothing is saved here in a life that this node has not learned.
@@ -111,7 +111,7 @@ impl Disk {
                     found.push(self.look(&mut directory, &manifest, *every_byte, progress)?);
                     asked.push(manifest.generation);
                 }
-                let known = known_besides(&mut directory, &told, &asked)?;
+                let known = known_besides(&mut directory, &reported, &asked)?;
                 return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
             }
             NodeTask::Look(manifest) => {
@@ -175,8 +175,8 @@ impl Disk {
         let images = Directories::new(self.job, vec![self.path.clone(); manifest.nodes.len()], &manifest);
         let (news, number, results) = (News::new(), progress.number, progress.results.clone());
         let is_over = Arc::clone(&self.is_over);
-        let report = Report::told_to(move |bytes| {
-            news.add(bytes, |bytes| results.tell(DiskEvent::Busy { number, bytes }));
+        let report = Report::reporting_to(move |bytes| {
+            news.add(bytes, |bytes| results.report(DiskEvent::Busy { number, bytes }));
             !is_over.load(Ordering::Relaxed)
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -192,7 +192,7 @@ impl Disk {
     }
 
     fn job_file(&self) -> Result<JobFile, StoreError> {
-        JobFile::parse(&self.membership.job_file).map_err(told)
+        JobFile::parse(&self.membership.job_file).map_err(reported)
     }
 
     fn open(&self) -> Result<Job, StoreError> {
@@ -262,7 +262,7 @@ impl Disk {
 /// Undamaged records that are here and did not come with the question: the launcher's own may be damaged.
 fn known_besides(
     directory: &mut Job,
-    told: &[Decision],
+    reported: &[Decision],
     asked: &[GenerationId],
 ) -> Result<Known, StoreError> {
     let decisions = directory.decisions()?;
@@ -270,7 +270,7 @@ fn known_besides(
     let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
     let others = committed.map(|found| found.id).filter(|id| !asked.contains(id));
     Ok(Known {
-        decisions: decisions.iter().filter(|decision| !told.contains(decision)).map(Into::into).collect(),
+        decisions: decisions.iter().filter(|decision| !reported.contains(decision)).map(Into::into).collect(),
         manifests: others
             .take(GENERATIONS_TOLD_MAX)
             .filter_map(|id| Some((&directory.manifest(id).ok()?).into()))
@@ -300,10 +300,10 @@ fn adopt_if_whole(
 }
 
 fn refused(error: store::RecordError) -> Refusal {
-    told(error).into()
+    reported(error).into()
 }
 
 /// A record that came over the link is not as it was sent.
-fn told(error: store::RecordError) -> StoreError {
+fn reported(error: store::RecordError) -> StoreError {
     StoreError::Record { path: "what the launcher tells".to_owned(), error }
 }

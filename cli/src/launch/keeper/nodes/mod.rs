@@ -97,7 +97,7 @@ impl Shell {
             own.fetching = Some(number);
         }
         if let Err(refusal) = own.collecting.admit(number, &task) {
-            return self.tell(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
+            return self.send_to_launcher(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
         }
         let task = match &mut own.protector {
             Some(protector) => protector.take(number, task),
@@ -114,7 +114,7 @@ impl Shell {
         while let Some((number, outcome)) =
             self.own.as_mut().and_then(|own| own.protector.as_mut()).and_then(NodeProtector::next)
         {
-            self.tell(&FromKeeper::NodeDone { number, outcome });
+            self.send_to_launcher(&FromKeeper::NodeDone { number, outcome });
         }
     }
 
@@ -127,14 +127,16 @@ impl Shell {
 
     fn on_disk_event(&mut self, said: DiskEvent) {
         match said {
-            DiskEvent::Busy { number, bytes } => self.tell(&FromKeeper::NodeBusy { number, bytes }),
+            DiskEvent::Busy { number, bytes } => {
+                self.send_to_launcher(&FromKeeper::NodeBusy { number, bytes })
+            }
             DiskEvent::Done { number, outcome } => {
                 if let Some(own) = &mut self.own {
                     own.open.fetch_sub(1, Ordering::Relaxed);
                     own.collecting.done(number);
                     own.fetching.take_if(|fetching| *fetching == number);
                 }
-                self.tell(&FromKeeper::NodeDone { number, outcome });
+                self.send_to_launcher(&FromKeeper::NodeDone { number, outcome });
             }
         }
     }

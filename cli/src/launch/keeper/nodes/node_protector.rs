@@ -83,7 +83,7 @@ impl NodeProtector {
             other => return Some(other),
         };
         self.open.push(Open { number, kind, generation });
-        self.protector.tell(request);
+        self.protector.send(request);
         None
     }
 

@@ -51,7 +51,7 @@ fn what_ends_the_device_or_its_queues_ends_the_rail() {
         let mut rails = [open_and_look(), open_and_look()];
         let to = rails[1].local_address();
         rails[0].resolve(&to).expect("room");
-        fake.tell(kind);
+        fake.report(kind);
         for rail in &mut rails {
             assert_eq!(look(rail), Err(dead(libc::EIO)), "{name}");
         }
@@ -63,8 +63,8 @@ fn what_ends_the_device_or_its_queues_ends_the_rail() {
 fn all_events_are_taken_at_one_look() {
     let fake = Fake::new();
     let mut rail = open_and_look();
-    fake.tell(PORT_IS_ACTIVE);
-    fake.tell(FATAL[4].0);
+    fake.report(PORT_IS_ACTIVE);
+    fake.report(FATAL[4].0);
     assert_eq!(look(&mut rail), Err(dead(libc::EIO)));
     all_is_ended(&fake, [rail]);
 }
@@ -73,7 +73,7 @@ fn all_events_are_taken_at_one_look() {
 fn an_event_is_found_by_who_never_sleeps() {
     let fake = Fake::new();
     let mut rail = open_and_look();
-    fake.tell(FATAL[4].0);
+    fake.report(FATAL[4].0);
     for _ in 1..LOOK_CALLS {
         assert_eq!(rail.receive(1, &mut |_| ()), Ok(0));
     }
@@ -89,7 +89,7 @@ fn events_that_leave_the_port_as_it_was_are_harmless() {
         let (mut a, mut b) = (open_and_look(), open_and_look());
         let to = a.resolve(&b.local_address()).expect("room");
         for (kind, round) in HARMLESS.into_iter().zip(1..) {
-            fake.tell(kind);
+            fake.report(kind);
             assert_eq!((look(&mut a), look(&mut b)), (Ok(()), Ok(())), "event {kind}");
             commit(&mut a, to, 1);
             assert_eq!(a.flush(), Ok(1), "event {kind}");
@@ -105,7 +105,7 @@ fn a_port_that_is_down_ends_the_rail() {
     let fake = Fake::new();
     let mut rail = open_and_look();
     fake.with(|state| state.port.state = PORT_DOWN);
-    fake.tell(PORT_ERROR);
+    fake.report(PORT_ERROR);
     assert_eq!(look(&mut rail), Err(dead(libc::ENETDOWN)));
     let error = dead(libc::ENETDOWN).to_string();
     assert!(error.contains("watching the port of the device failed (Network is down"), "{error}");
@@ -116,8 +116,8 @@ fn a_port_that_is_down_ends_the_rail() {
 fn a_port_that_was_down_for_a_moment_goes_on() {
     let fake = Fake::new();
     let mut rail = open_and_look();
-    fake.tell(PORT_ERROR);
-    fake.tell(PORT_IS_ACTIVE);
+    fake.report(PORT_ERROR);
+    fake.report(PORT_IS_ACTIVE);
     assert_eq!(look(&mut rail), Ok(()));
     all_is_ended(&fake, [rail]);
 }
@@ -148,7 +148,7 @@ fn a_port_that_peers_would_not_find_any_more_ends_the_rail() {
         let mut rail = open_and_look();
         fake.with(|state| state.port = after);
         assert_eq!(look(&mut rail), Ok(()), "nothing tells of change {number}");
-        fake.tell(kind);
+        fake.report(kind);
         assert_eq!(look(&mut rail), expected, "change {number}");
         all_is_ended(&fake, [rail]);
     }
@@ -159,7 +159,7 @@ fn a_device_that_does_not_answer_after_an_event_ends_the_rail() {
     let fake = Fake::new();
     let mut rail = open_and_look();
     fake.with(|state| state.refuse("query_port", 0, libc::ENODEV));
-    fake.tell(PORT_ERROR);
+    fake.report(PORT_ERROR);
     assert_eq!(look(&mut rail), Err(dead(libc::ENODEV)));
     all_is_ended(&fake, [rail]);
 }
@@ -170,7 +170,7 @@ fn an_event_ends_a_sleep() {
     let mut rail = open_and_look();
     let moment = Duration::from_millis(1);
     assert_eq!(rail.wait(moment), Ok(Wake::Timeout));
-    fake.tell(PORT_IS_ACTIVE);
+    fake.report(PORT_IS_ACTIVE);
     assert_eq!(rail.wait(moment), Ok(Wake::Frame));
     assert_eq!(rail.receive(1, &mut |_| ()), Ok(0));
     assert_eq!(rail.wait(moment), Ok(Wake::Timeout), "the event has been taken");

@@ -66,7 +66,7 @@ fn a_library_that_lacks_a_call_cannot_be_used() {
 }
 
 #[test]
-fn memory_that_may_not_be_locked_is_told_with_the_limit() {
+fn memory_that_may_not_be_locked_is_reported_with_the_limit() {
     let fake = Fake::new();
     fake.with(|state| state.refuse("register", 0, libc::ENOMEM));
     let error = refused(&fake, &VerbsConfig::new("fake0"), "memory").to_string();
@@ -74,7 +74,7 @@ fn memory_that_may_not_be_locked_is_told_with_the_limit() {
 }
 
 #[test]
-fn devices_ports_and_gids_that_are_not_there_are_told() {
+fn devices_ports_and_gids_that_are_not_there_are_reported() {
     let fake = Fake::new();
     let config = VerbsConfig::new("fake0");
     let cannot = |operation, errno| DriverError::CannotOpen { operation, errno: Errno(errno) };
@@ -116,7 +116,7 @@ fn the_first_active_port_is_taken() {
     rail.resolve(&rail.local_address()).expect("room");
     assert_eq!(fake.with(|state| state.handles.values().next().map(|made| made.port)), Some(3));
     assert_eq!((rail.arm().is_ok(), rail.receive(1, &mut |_| ())), (true, Ok(0)));
-    fake.tell(10);
+    fake.report(10);
     assert_eq!((rail.arm().is_ok(), rail.receive(1, &mut |_| ())), (true, Ok(0)), "another port is down");
     drop(rail);
     let down = VerbsConfig { port: Some(2), ..VerbsConfig::new("fake0") };
@@ -225,7 +225,7 @@ fn completions_that_cannot_be_polled_end_the_rail() {
 }
 
 #[test]
-fn what_a_short_send_cannot_tell_the_next_call_does() {
+fn what_a_short_send_cannot_report_the_next_call_does() {
     let fake = Fake::new();
     let (mut a, b) = (open(), open());
     let to = a.resolve(&b.local_address()).expect("room");

@@ -56,8 +56,8 @@ impl Lease {
 impl Drop for Lease {
     /// Returns when the helper has let go of the address and taken the rail out of the program. Closing would not do while a forked child has the descriptor too.
     fn drop(&mut self) {
-        let told = shutdown(self.0.as_raw_fd(), Shutdown::Write);
-        if told.is_ok() {
+        let reported = shutdown(self.0.as_raw_fd(), Shutdown::Write);
+        if reported.is_ok() {
             // It sends nothing any more: this ends with the connection, or, of a helper that stands still,
             // with our patience.
             let _ = messages::receive(self.fd(), &mut [0], MsgFlags::empty());

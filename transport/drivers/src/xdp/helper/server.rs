@@ -210,7 +210,7 @@ impl Helper {
     ///
     /// # Errors
     /// The system's error if it cannot wait.
-    pub fn run(&mut self, stop: BorrowedFd<'_>, tell: &mut dyn FnMut(&Event)) -> Result<(), Errno> {
+    pub fn run(&mut self, stop: BorrowedFd<'_>, report: &mut dyn FnMut(&Event)) -> Result<(), Errno> {
         loop {
             let numbers: Vec<u64> = self.connections.keys().copied().collect();
             let on = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -232,7 +232,7 @@ impl Helper {
                 return Ok(());
             }
             for (number, _) in numbers.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
-                self.hear(*number, tell);
+                self.hear(*number, report);
             }
             if room && ready.last() == Some(&true) {
                 self.let_in();
@@ -259,7 +259,7 @@ impl Helper {
     }
 
     /// Something came over a connection, or it is over.
-    fn hear(&mut self, number: u64, tell: &mut dyn FnMut(&Event)) {
+    fn hear(&mut self, number: u64, report: &mut dyn FnMut(&Event)) {
         let Some(connection) = self.connections.get(&number) else { return };
         let (pid, uid) = (connection.pid, connection.uid);
         let mut bytes = [0; REQUEST_BYTES + 1];
@@ -268,7 +268,7 @@ impl Helper {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
             // A client with a rail has no further requests.
             Ok((length, files)) if length > 0 && connection.rail.is_none() => (length, files),
-            Ok(_) | Err(_) => return self.end(number, tell),
+            Ok(_) | Err(_) => return self.end(number, report),
         };
         let answered = match Request::parse(&bytes[..length]) {
             Err(_) => Err(Refusal::Request),
@@ -281,11 +281,11 @@ impl Helper {
                 let Held { attach, queues, address, .. } = held;
                 let device = wanted_name(&bytes[..length]);
                 let (given, of) = (queues.clone(), device);
-                tell(&Event { pid, uid, outcome: Outcome::Given { device: of, attach, queues, address } });
+                report(&Event { pid, uid, outcome: Outcome::Given { device: of, attach, queues, address } });
                 (Answer::Given { attach, queues: given }, sockets)
             }
             Err(refusal) => {
-                tell(&Event { pid, uid, outcome: Outcome::Refused(refusal) });
+                report(&Event { pid, uid, outcome: Outcome::Refused(refusal) });
                 (Answer::Refused(refusal), Vec::new())
             }
         };
@@ -293,7 +293,7 @@ impl Helper {
         let files: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
         let sent = messages::send(connection.socket.as_fd(), &answer.emit(), &files, MsgFlags::MSG_DONTWAIT);
         if sent.is_err() {
-            self.end(number, tell);
+            self.end(number, report);
         }
         // Our copies of the sockets are closed here: from now on they are the rank's alone.
     }
@@ -387,7 +387,7 @@ impl Helper {
     }
 
     /// A connection is over: its resources are free, and only then it is closed.
-    fn end(&mut self, number: u64, tell: &mut dyn FnMut(&Event)) {
+    fn end(&mut self, number: u64, report: &mut dyn FnMut(&Event)) {
         let Some(mut connection) = self.connections.remove(&number) else { return };
         if let Some(held) = self.register.leave(number) {
             connection.rail = None;
@@ -395,7 +395,7 @@ impl Helper {
             // to no socket.
             let _ = self.program(held.interface, None, None);
             let Connection { pid, uid, .. } = connection;
-            tell(&Event { pid, uid, outcome: Outcome::Over { address: held.address } });
+            report(&Event { pid, uid, outcome: Outcome::Over { address: held.address } });
         }
     }
 }

@@ -44,10 +44,10 @@ impl Serving {
         let config = HelperConfig { path: path.clone(), mode: 0o666, group: None, rules };
         let mut helper = Helper::open(&config).expect("rights");
         let (stopped, stop) = nix::unistd::pipe().expect("a pipe");
-        let (tell, events) = mpsc::channel();
+        let (report, events) = mpsc::channel();
         let serve = move || {
             let served = helper.run(stopped.as_fd(), &mut |event| {
-                let _ = tell.send(event.clone());
+                let _ = report.send(event.clone());
             });
             served.expect("it can wait");
         };
@@ -193,7 +193,7 @@ fn a_rail_outlives_its_helper_and_says_that_it_is_gone() {
 }
 
 #[test]
-fn whom_it_does_not_serve_is_told() {
+fn whom_it_does_not_serve_is_reported() {
     bridged("whom_it_does_not_serve_is_told", Attach::Native, false, None, |mut bridge| {
         let here = bridge.host();
         let only = |uids: &[u32], devices: &[&str]| Rules {
