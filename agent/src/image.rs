@@ -206,6 +206,7 @@ impl Images {
         };
         let outputs = OUTPUTS.into_iter().filter_map(own).collect();
         input::adopt();
+        process::restore::before_threads(input::restore);
         let (line, pmi) = (line.as_raw_fd(), launchers_socket());
         let (choice, expected) = (Choice::new(), Duration::ZERO);
         Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, reason: None })
@@ -226,7 +227,6 @@ impl Images {
         let entered = Instant::now();
         match self.try_take(generation, launch, endpoints, entered) {
             Ok(Attempt::Restored(frozen_ports)) => {
-                input::restore();
                 // An older image that was being written has its writer, and its file, in the process that was saved.
                 core::mem::forget(self.writing.take());
                 self.choice.restored();

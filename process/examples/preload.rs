@@ -3,7 +3,7 @@
 //! `STILLWIRE_PRELOAD_CONTROL` is the number of a connected Unix socket. A line `capture PATH MODE` on it
 //! makes an image; the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs
 //! an image below: the last one of all pages that was made after a line `arm`; so do `fork-compared` and
-//! `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. With the path of an image in
+//! `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. In the mode `fork-with-late-child` a child begins just before the stop. With the path of an image in
 //! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then answers `restored`.
 
 #[path = "../tests/it/support/container.rs"]
@@ -239,7 +239,7 @@ fn capture(
         hashes.declare(&mut declared);
     }
     (options.mode, options.copy_bytes) = match (mode, &tracking.tracker, &tracking.base_pages) {
-        ("fork" | "fork-noted" | "fork-compared", _, _) => (Mode::Fork, 0),
+        ("fork" | "fork-noted" | "fork-compared" | "fork-with-late-child", _, _) => (Mode::Fork, 0),
         ("sync" | "sync-noted" | "sync-compared", _, _) => (Mode::Sync, 0),
         ("scan", Some(tracker), Some(_)) => {
             let extent = tracker.extent(&declared).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
@@ -256,7 +256,15 @@ fn capture(
         prepared.compare_content(Arc::clone(hashes));
     }
     let sink = Sink { file: pages.as_fd(), offset: container::PAGES_OFFSET, cover: None };
-    let mut captured = match prepared.capture(sink, sum).map_err(io::Error::other)? {
+    // One that was not there yet when the process was looked at.
+    let late =
+        (mode == "fork-with-late-child").then(|| std::process::Command::new("sleep").arg("600").spawn());
+    let outcome = prepared.capture(sink, sum);
+    if let Some(mut child) = late.transpose()? {
+        child.kill()?;
+        child.wait()?;
+    }
+    let mut captured = match outcome.map_err(io::Error::other)? {
         Outcome::Restored => {
             // Open in the process that was saved, and not in this one.
             std::mem::forget((file, pages));

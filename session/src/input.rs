@@ -25,7 +25,10 @@ pub const INPUT_VARIABLE: &str = "STILLWIRE_INPUT";
 pub const LINES_MAX: usize = 16;
 
 /// Bytes of a record.
-pub const RECORD_BYTES: usize = 8 * (5 + LINES_MAX);
+pub const RECORD_BYTES: usize = 8 * (HEAD_WORDS + LINES_MAX);
+
+/// Words before the lines.
+const HEAD_WORDS: usize = 6;
 
 /// Looks at a record that is being written, before it is given up: the keeper writes to a pipe that does not block, which takes microseconds.
 const LOOKS_MAX: u32 = 2000;
@@ -43,7 +46,9 @@ pub struct Record {
     pub source: (u64, u64),
     /// Of a terminal: bytes up to the end of the last whole line, counted as `given`.
     pub given_lines: u64,
-    /// The last lines before that, the newest first.
+    /// Bytes that a program which reads single keys could read of those behind that.
+    pub partial_readable: u64,
+    /// The last lines before `given_lines`, the newest first. Single keys in a row count as a line.
     pub lines: [Line; LINES_MAX],
 }
 
@@ -60,26 +65,30 @@ impl Record {
     /// Nothing of a new pipe or terminal has been written, and `given` bytes were read in earlier lives.
     #[must_use]
     pub fn new(given: u64, source: (u64, u64)) -> Record {
-        Record { serial: 0, given, source, given_lines: given, lines: [Line::default(); LINES_MAX] }
+        let lines = [Line::default(); LINES_MAX];
+        Record { serial: 0, given, source, given_lines: given, partial_readable: 0, lines }
     }
 
-    /// A whole line ends at `given_lines`, `line.typed` bytes behind the last one.
+    /// A whole line ends `line.typed` bytes behind the last one.
     pub fn add_line(&mut self, line: Line) {
         self.given_lines += u64::from(line.typed);
         self.lines.copy_within(..LINES_MAX - 1, 1);
         self.lines[0] = line;
     }
 
-    /// Bytes that were read from a terminal in line mode, if it has so many of its whole lines left.
+    /// Bytes that a program on a terminal has read, which could read `unread` more. `by_lines`: whole lines alone.
     #[must_use]
-    pub fn read_of_lines(&self, unread: u64) -> u64 {
-        let (mut end, mut unread) = (self.given_lines, unread);
-        for line in self.lines.iter().take_while(|line| line.typed > 0) {
-            if unread == 0 || unread < u64::from(line.readable) {
+    pub fn read(&self, unread: u64, by_lines: bool) -> u64 {
+        let partial = (self.given.saturating_sub(self.given_lines), self.partial_readable);
+        let lines = self.lines.iter().map(|line| (u64::from(line.typed), u64::from(line.readable)));
+        let all = core::iter::once(partial).filter(|_| !by_lines).chain(lines);
+        let (mut end, mut unread) = (if by_lines { self.given_lines } else { self.given }, unread);
+        for (typed, readable) in all.filter(|(typed, _)| *typed > 0) {
+            if unread == 0 || unread < readable {
                 break;
             }
-            unread -= u64::from(line.readable);
-            end = end.saturating_sub(line.typed.into());
+            unread -= readable;
+            end = end.saturating_sub(typed);
         }
         end.saturating_sub(unread)
     }
@@ -88,9 +97,11 @@ impl Record {
     #[must_use]
     pub fn emit(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        let fields = [self.serial, self.given, self.source.0, self.source.1, self.given_lines];
+        let (device, inode) = self.source;
+        let head: [u64; HEAD_WORDS] =
+            [self.serial, self.given, device, inode, self.given_lines, self.partial_readable];
         let lines = self.lines.iter().map(|line| u64::from(line.typed) | u64::from(line.readable) << 32);
-        for (place, field) in bytes.chunks_exact_mut(8).zip(fields.into_iter().chain(lines)) {
+        for (place, field) in bytes.chunks_exact_mut(8).zip(head.into_iter().chain(lines)) {
             place.copy_from_slice(&field.to_le_bytes());
         }
         bytes
@@ -107,7 +118,7 @@ impl Record {
         let mut lines = [Line::default(); LINES_MAX];
         for (at, line) in lines.iter_mut().enumerate() {
             let half = |value: u64| u32::try_from(value & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-            let [typed, readable] = [field(5 + at), field(5 + at) >> 32].map(half);
+            let [typed, readable] = [field(HEAD_WORDS + at), field(HEAD_WORDS + at) >> 32].map(half);
             *line = Line { typed, readable };
         }
         Record {
@@ -115,11 +126,12 @@ impl Record {
             given: field(1),
             source: (field(2), field(3)),
             given_lines: field(4),
+            partial_readable: field(5),
             lines,
         }
     }
 
-    fn read(count: RawFd) -> Option<Record> {
+    fn look(count: RawFd) -> Option<Record> {
         let mut bytes = [0; RECORD_BYTES];
         // SAFETY: borrowed for one system call, which fails if nothing is open there.
         let count = unsafe { BorrowedFd::borrow_raw(count) };
@@ -142,7 +154,7 @@ static NOTED: AtomicU64 = AtomicU64::new(NOT_KNOWN);
 #[must_use]
 pub fn given() -> Option<RawFd> {
     let number = std::env::var_os(INPUT_VARIABLE)?.to_str()?.parse::<RawFd>().ok()?;
-    (number > 2 && Record::read(number).is_some()).then_some(number)
+    (number > 2 && Record::look(number).is_some()).then_some(number)
 }
 
 /// Has this process know how much it reads, if its standard input is the job's. The program may close it, or put another file in its place.
@@ -156,7 +168,7 @@ pub fn adopt() {
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     let is_kind = kind == SFlag::S_IFIFO || kind == SFlag::S_IFCHR;
     let is_jobs = |record: Record| is_kind && record.source == (stat.st_dev, stat.st_ino);
-    if !Record::read(count).is_some_and(is_jobs) {
+    if !Record::look(count).is_some_and(is_jobs) {
         return;
     }
     terminal::adopt(kind == SFlag::S_IFCHR);
@@ -181,20 +193,20 @@ pub fn adopted() -> Option<(RawFd, RawFd)> {
 pub fn look() -> Option<u64> {
     let (pipe, count) = adopted()?;
     for _ in 0..LOOKS_MAX {
-        let before = Record::read(count)?;
+        let before = Record::look(count)?;
         if before.serial.is_multiple_of(2) {
-            let is_by_lines = terminal::is_by_lines(pipe);
+            let mode = terminal::mode(pipe);
             let mut unread: libc::c_int = 0;
             // SAFETY: the kernel writes a number, and fails if nothing is open there.
             if unsafe { libc::ioctl(pipe, libc::FIONREAD, &raw mut unread) } != 0 {
                 return None;
             }
-            if Record::read(count)?.serial == before.serial {
+            if Record::look(count)?.serial == before.serial {
                 let unread = u64::try_from(unread).ok()?;
-                if is_by_lines {
-                    return Some(before.read_of_lines(unread));
-                }
-                return before.given.checked_sub(unread);
+                return match mode {
+                    None => before.given.checked_sub(unread),
+                    Some(mode) => Some(before.read(unread, mode == terminal::Mode::Lines)),
+                };
             }
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN_NS };
@@ -235,6 +247,7 @@ mod tests {
         for typed in 1..20 {
             record.add_line(Line { typed, readable: typed / 2 });
         }
+        record.partial_readable = 3;
         assert_eq!(record.lines[0], Line { typed: 19, readable: 9 });
         assert_eq!(Record::parse(&record.emit()), record);
     }
@@ -247,9 +260,13 @@ mod tests {
             record.add_line(Line { typed: line.0, readable: line.1 });
         }
         assert_eq!(record.given_lines, 109);
-        assert_eq!(record.read_of_lines(0), 109);
-        assert_eq!(record.read_of_lines(2), 104);
-        assert_eq!(record.read_of_lines(4), 102, "a part of the first line was read");
-        assert_eq!(record.read_of_lines(6), 100);
+        record.given = 112;
+        assert_eq!(record.read(0, true), 109);
+        assert_eq!(record.read(2, true), 104);
+        assert_eq!(record.read(4, true), 102, "a part of the first line was read");
+        assert_eq!(record.read(6, true), 100);
+        // Three bytes behind them, one of which erased another.
+        record.partial_readable = 1;
+        assert_eq!((record.read(0, false), record.read(1, false), record.read(3, false)), (112, 109, 104));
     }
 }

@@ -45,17 +45,25 @@ pub(crate) fn adopt(is_terminal: bool) {
     IS_TERMINAL.store(is_terminal, Ordering::Relaxed);
 }
 
-/// Whether only whole lines can be read. Has the kernel first take in typed bytes.
-pub(crate) fn is_by_lines(terminal: RawFd) -> bool {
+/// How a program reads from a terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Lines,
+    Keys,
+}
+
+/// The mode of standard input; `None`: it is no terminal of the job. Has the kernel first take in typed bytes.
+pub(crate) fn mode(terminal: RawFd) -> Option<Mode> {
     if !IS_TERMINAL.load(Ordering::Relaxed) {
-        return false;
+        return None;
     }
     let mut ready = libc::pollfd { fd: terminal, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, which the kernel writes to. Asked this way, a terminal handles the bytes that its
-    // other end has written.
+    // SAFETY: one entry, which the kernel writes to. Asked this way, a terminal handles what its other end has written.
     unsafe { libc::poll(&raw mut ready, 1, 0) };
+    let settings = Settings::read(terminal)?;
     // SAFETY: both members are plain numbers.
-    Settings::read(terminal).is_some_and(|settings| unsafe { settings.termios.c_lflag } & libc::ICANON != 0)
+    let flags = unsafe { settings.termios.c_lflag };
+    Some(if flags & libc::ICANON == 0 { Mode::Keys } else { Mode::Lines })
 }
 
 /// Notes the current settings. Allocates nothing, takes no lock.

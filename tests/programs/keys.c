@@ -1,5 +1,5 @@
 // Shows what is typed on its terminal, how it came (single keys, with "single" as argument, or whole lines), and the terminal's size
-// whenever that changes. Ends with the input, or at "q".
+// whenever that changes. Ends with the input (a single Ctrl-D, too), or at "q".
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -52,6 +52,6 @@ int main(int argc, char **argv) {
         if (text[bytes - 1] == '\n') bytes--;
         printf("got <%.*s> by %s\n", (int)bytes, text, settings.c_lflag & ICANON ? "line" : "key");
         fflush(stdout);
-        if (text[0] == 'q') return 0;
+        if (text[0] == 'q' || text[0] == 4) return 0;
     }
 }

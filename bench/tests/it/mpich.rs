@@ -137,7 +137,7 @@ fn ports_stand_still_for_as_long_as_a_process_is_saved() {
 
 #[test]
 fn a_program_that_is_wrong_under_freezes_alone_is_reported_with_an_exit_code() {
-    let test = "a_program_that_is_wrong_under_freezes_alone_is_told_with_an_exit_code";
+    let test = "a_program_that_is_wrong_under_freezes_alone_is_reported_with_an_exit_code";
     for (program, code, words) in [
         ("exit 7", 1, "the program does not run without freezes either: mpiexec ended with"),
         ("exit ${STILLWIRE_PERIODIC_FREEZE_MS:-0}", 3, "WRONG: with freezes: mpiexec ended with"),

@@ -30,6 +30,8 @@ pub(crate) struct Progress {
     is_bare: bool,
     /// The terminal is the program's: it does not add a carriage return to the end of a line.
     is_raw: bool,
+    /// A program may have drawn on the screen that messages would appear on.
+    spares_screen: bool,
     /// A person reads the output, and may wait for the beginning of a line.
     is_watched: bool,
     /// The process whose line has begun on the terminal, and has no end yet.
@@ -60,6 +62,7 @@ impl Progress {
             width,
             is_bare: quiet && ranks == 1,
             is_raw: false,
+            spares_screen: false,
             is_watched: io::stdout().is_terminal() && !json,
             begun: Cell::new(None),
             printer: Printer::start()?,
@@ -73,8 +76,8 @@ impl Progress {
     /// The only rank has a terminal. If that is where messages would appear, they would spoil a program's screen: only warnings do.
     pub(crate) fn on_terminal(self, has_terminal: bool) -> Progress {
         let is_bare = self.is_bare || has_terminal;
-        let quiet = self.quiet || (has_terminal && io::stderr().is_terminal());
-        Progress { quiet, is_bare, is_raw: has_terminal, ..self }
+        let spares_screen = has_terminal && io::stderr().is_terminal();
+        Progress { spares_screen, is_bare, is_raw: has_terminal, ..self }
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8], is_part: bool) {
@@ -107,7 +110,7 @@ impl Progress {
     }
 
     fn say(&self, at: Duration, words: &str) {
-        if !self.quiet {
+        if !self.quiet && !self.spares_screen {
             self.warn(&format!("{:8.3} s  {words}", at.as_secs_f64()));
         }
     }
@@ -156,6 +159,7 @@ impl Progress {
                 self.is_ending = false;
             }
             Event::Reported { action: Some(_), .. } => self.is_ending = true,
+            Event::AllFinished => self.spares_screen = false,
             _ => {}
         }
         let Some(words) = event_words(event) else { return };

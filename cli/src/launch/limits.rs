@@ -32,6 +32,13 @@ pub(crate) const INPUT_WINDOW_BYTES: u64 = 256 << 10;
 /// Time between two looks whether this process is in the foreground of the terminal that it is to read.
 pub(crate) const INPUT_LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Bytes that a program on a terminal has not read, above which no more is typed. The kernel counts 4095 unread bytes, and takes more.
+pub(crate) const KEYS_UNREAD_MAX: usize = 1024;
+
+/// Time between two looks whether it has read them, and whether it has read the end of its input.
+pub(crate) const KEYS_LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const END_LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Reads from a rank's output in a row, before others have their turn.
 pub(crate) const READS_MAX: usize = 4;
 

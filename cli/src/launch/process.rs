@@ -115,12 +115,14 @@ impl Program {
     }
 }
 
-/// A process, and all that it starts: a process group.
+/// A process, and all that it starts: a process group, or a session with several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) pid: Pid,
     /// The first process of its pid namespace, if it has one of its own.
     pub(crate) first: Option<Pid>,
+    /// It leads a session, and may be a shell that puts what it starts into groups of their own.
+    leads_session: bool,
 }
 
 /// How a rank gets a pid namespace of its own.
@@ -225,12 +227,12 @@ impl Group {
         let (child, group) = match starting {
             Some(starting) => {
                 let (child, started) = starting.finish(spawned)?;
-                (child, Group { pid: started.pid, first: Some(started.first) })
+                (child, Group { pid: started.pid, first: Some(started.first), leads_session: false })
             }
             None => {
                 let child = spawned?;
                 let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|_| ErrorKind::InvalidData)?);
-                (child, Group { pid, first: None })
+                (child, Group { pid, first: None, leads_session: false })
             }
         };
         Ok((group, child))
@@ -238,8 +240,7 @@ impl Group {
 
     /// Ends it at once, with all processes that it started. The status is collected as for any other end.
     pub(crate) fn kill(self) {
-        // No such group: it has ended already.
-        let _ = killpg(self.pid, Signal::SIGKILL);
+        self.signal(Signal::SIGKILL);
         if let Some(first) = self.first {
             // And with it all that has left the group.
             let _ = kill(first, Signal::SIGKILL);
@@ -250,6 +251,11 @@ impl Group {
     pub(crate) fn signal(self, signal: Signal) {
         // No such group: it has ended already.
         let _ = killpg(self.pid, signal);
+        if self.leads_session {
+            for pid in members_of_session(self.pid) {
+                let _ = kill(pid, signal);
+            }
+        }
     }
 
     /// Its own id, and that of the first process of its namespace, which is in a group of its own.
@@ -355,6 +361,7 @@ impl Process {
                 command.stdin(rank_end.try_clone()?).stdout(rank_end.try_clone()?).stderr(rank_end);
                 lead_session(&mut command);
                 let (group, _) = Group::start(&mut command, starting)?;
+                let group = Group { leads_session: true, ..group };
                 (group, Pipes { stdout: keeper_end, stderr: None, is_terminal: true })
             }
         };
@@ -448,6 +455,13 @@ fn prepare_child(command: &mut Command, inherited: [i32; 3], descriptors: Descri
             Ok(())
         });
     }
+}
+
+/// All processes of a session.
+fn members_of_session(leader: Pid) -> Vec<Pid> {
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
+    pids.filter(|pid| nix::unistd::getsid(Some(*pid)) == Ok(leader)).collect()
 }
 
 /// The process leads a session, whose terminal is its standard input.

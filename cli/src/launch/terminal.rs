@@ -35,8 +35,10 @@ pub(crate) struct Settings {
 /// How the terminal of a rank begins.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct TerminalSpec {
-    /// As the launcher's; `None`: it has none, and the kernel's are used.
+    /// As the launcher's; `None`: it has none, or is in its background, and the kernel's are used.
     pub(crate) settings: Option<Settings>,
+    /// The launcher has a terminal: a person is there.
+    pub(crate) is_watched: bool,
     pub(crate) size: Size,
 }
 
@@ -94,43 +96,58 @@ impl Settings {
 /// The launcher's terminal, which gets its settings back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct LauncherTerminal {
-    /// `None`: standard input is no terminal.
+    /// Standard input is one.
+    is_there: bool,
+    /// Its settings from before it was raw; `None`: it is not.
     usual: Option<Termios>,
-    is_raw: bool,
 }
 
 impl LauncherTerminal {
     pub(crate) fn new() -> LauncherTerminal {
-        let is_terminal = isatty(io::stdin()).unwrap_or(false);
-        let usual = if is_terminal { tcgetattr(io::stdin()).ok() } else { None };
-        LauncherTerminal { usual, is_raw: false }
+        LauncherTerminal { is_there: isatty(io::stdin()).unwrap_or(false), usual: None }
+    }
+
+    /// This process may use it now. In the background its settings are somebody else's, such as those of a shell's line editor.
+    fn is_ours(&self) -> bool {
+        self.is_there && tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp())
     }
 
     /// For a rank's terminal.
     pub(crate) fn spec(&self) -> TerminalSpec {
-        TerminalSpec { settings: self.usual.as_ref().map(Settings::of), size: Size::here() }
+        let settings = || tcgetattr(io::stdin()).ok().as_ref().map(Settings::of);
+        let settings =
+            self.usual.as_ref().map(Settings::of).or_else(|| settings().filter(|_| self.is_ours()));
+        TerminalSpec { settings, is_watched: self.is_there, size: Size::here() }
     }
 
-    /// Gives every key to the job, if this process is in the foreground.
-    pub(crate) fn enter(&mut self) {
-        let Some(usual) = &self.usual else { return };
-        if !tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp()) {
-            return;
+    /// There is none, or every key goes to the job.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.is_there || self.usual.is_some()
+    }
+
+    /// Gives every key to the job, if this process is in the foreground. Whether that is new.
+    pub(crate) fn enter(&mut self) -> bool {
+        if self.is_settled() || !self.is_ours() {
+            return false;
         }
+        let Ok(usual) = tcgetattr(io::stdin()) else { return false };
         let mut raw = usual.clone();
         cfmakeraw(&mut raw);
-        self.is_raw = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw).is_ok();
+        if tcsetattr(io::stdin(), SetArg::TCSANOW, &raw).is_ok() {
+            self.usual = Some(usual);
+        }
+        self.usual.is_some()
     }
 
-    /// Gives it back.
+    /// Gives it back. It does not wait until everything has been shown: a terminal that nobody reads would hold up the job.
     pub(crate) fn leave(&mut self) {
-        let Some(usual) = self.usual.as_ref().filter(|_| core::mem::take(&mut self.is_raw)) else { return };
+        let Some(usual) = self.usual.take() else { return };
         // From the background this would stop the process, and the terminal would stay as it is.
         let mut stops = SigSet::empty();
         stops.add(Signal::SIGTTOU);
         let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK);
         // It is gone: nobody needs its settings.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, usual);
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &usual);
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
         }

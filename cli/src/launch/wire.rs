@@ -257,8 +257,8 @@ pub(crate) enum ToKeeper {
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
     NoteFiles,
-    /// A life begins in which these ranks of the node read standard input, each from this byte on.
-    InputLife { life: WireLife, ranks: Vec<(u32, u64)> },
+    /// A life begins in which these ranks of the node read standard input, each from this byte on. Bytes before `replay_end` were there before.
+    InputLife { life: WireLife, ranks: Vec<(u32, u64)>, replay_end: u64 },
     /// Bytes of standard input for a rank in a life, from this one on; `end`: nothing follows.
     Input { rank: u32, life: WireLife, offset: u64, bytes: Vec<u8>, end: bool },
     /// Stop all ranks, and time; answered by [`FromKeeper::Suspended`].

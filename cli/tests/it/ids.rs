@@ -210,7 +210,7 @@ fn a_job_can_get_namespaces_later() {
 
 #[test]
 fn giving_them_up_is_reported() {
-    if !is_possible("giving_them_up_is_told") {
+    if !is_possible("giving_them_up_is_reported") {
         return;
     }
     let place = Place::new();
@@ -226,7 +226,7 @@ fn giving_them_up_is_reported() {
 /// For each way in which they are unavailable the message has the cure.
 #[test]
 fn where_there_are_none_the_next_step_is_reported() {
-    if !is_possible("where_there_are_none_the_next_step_is_told") {
+    if !is_possible("where_there_are_none_the_next_step_is_reported") {
         return;
     }
     let refused = |setting: &str, start: &str, words: &[&str]| {

@@ -181,12 +181,12 @@ fn a_read_only_disk_of_one_node() {
     let mut job = place.run(&FOUR_NODES);
     job.wait_for("committed");
     make_read_only(&at);
-    job.wait_for("Read-only file system");
     job.wait_for("was abandoned");
     tool("mount", &format!("-o remount,rw {}", at.display()));
     job.wait_for("committed");
     place.let_end();
     let done = job.finish();
+    done.says(&["Read-only file system"]);
     assert!(!done.stderr.contains("rolling back"), "{done:?}");
     verified(&done);
 }

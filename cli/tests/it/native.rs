@@ -71,7 +71,7 @@ fn ranks_that_pass_different_points_are_reported_so() {
     }
     let place = Place::new();
     let mut command = run(&place, "2", "20ms", &std::env::current_exe().expect("it runs"));
-    command.args(["--exact", "native::ranks_that_pass_different_points_are_told_so", "--nocapture"]);
+    command.args(["--exact", "native::ranks_that_pass_different_points_are_reported_so", "--nocapture"]);
     let mut job = Running::start(command);
     let reported = job.wait_for("do not line up");
     for words in [

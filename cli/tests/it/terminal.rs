@@ -354,3 +354,141 @@ fn a_terminal_needs_no_person() {
         "{done:?}"
     );
 }
+
+/// A job of `keys` with a checkpoint before its first key, in a directory of its own.
+fn saved_keys(terminal: &mut Terminal, place: &Place, options: &str) -> u32 {
+    let log = place.folder.path().join("log");
+    let (job, keys, to) = (place.job_text(), program("keys"), log.display());
+    terminal.type_in(&format!("export STILLWIRE_PROVIDER={}\n", library().display()));
+    terminal.type_in(&format!("{STILLWIRE} run --tty -n 1 --ckpt-dir {job} -- {keys} {options} 2>{to}\n"));
+    terminal.wait_for("size ");
+    let launcher = terminal.launcher();
+    let logged = |words: &str| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(words));
+    wait_until("all ranks run", || logged("all ranks run"));
+    signal(launcher, "USR1");
+    wait_until("it is saved", || logged("committed"));
+    launcher
+}
+
+#[test]
+fn a_restart_after_ctrl_c_is_not_interrupted_again() {
+    let mut terminal = Terminal::new();
+    let place = Place::new();
+    saved_keys(&mut terminal, &place, "");
+    terminal.type_in("one\n\x03");
+    terminal.wait_for("ready> ");
+    terminal.type_in(&format!("{STILLWIRE} restart {}; echo code $?\n", place.job_text()));
+    terminal.wait_for("got <one> by line");
+    terminal.type_in("q\n");
+    terminal.wait_for("code 0");
+}
+
+// A window that is closed ends the job. It is not the end of the program's input for ever.
+#[test]
+fn a_restart_after_a_hang_up_has_a_keyboard() {
+    let place = Place::new();
+    let (mut master, mut slave) = (-1, -1);
+    let nothing = std::ptr::null_mut();
+    // SAFETY: two numbers that the call fills in; no name, settings or size are given.
+    let opened =
+        unsafe { libc::openpty(&raw mut master, &raw mut slave, nothing, nothing.cast(), nothing.cast()) };
+    assert_eq!(opened, 0, "a terminal");
+    // SAFETY: both were just opened, and belong to nobody else.
+    let (mut master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+    let log = place.folder.path().join("log");
+    let keys = program("keys");
+    let mut command =
+        crate::support::stillwire(&["run", "--tty", "-n", "1", "--ckpt-dir", &place.job_text(), "--", &keys]);
+    command.env("STILLWIRE_PROVIDER", library()).stdin(slave);
+    command
+        .stdout(File::create(place.folder.path().join("shown")).unwrap())
+        .stderr(File::create(&log).unwrap());
+    // SAFETY: two system calls between fork and exec: a session of its own, whose terminal this is.
+    unsafe {
+        command.pre_exec(|| {
+            let is_set = libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0;
+            // The other end, which has this number in the test's process, is closed by the test alone.
+            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    // SAFETY: a flag of a descriptor of this process.
+    unsafe { libc::fcntl(master.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    let mut launcher = command.spawn().expect("the launcher");
+    drop(command);
+    let logged = |words: &str| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(words));
+    wait_until("all ranks run", || logged("all ranks run"));
+    signal(launcher.id(), "USR1");
+    wait_until("it is saved", || logged("committed"));
+    master.write_all(b"one\n").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(master);
+    launcher.wait().unwrap();
+    let mut terminal = Terminal::new();
+    terminal.type_in(&format!("export STILLWIRE_PROVIDER={}\n", library().display()));
+    terminal.type_in(&format!("{STILLWIRE} restart {}; echo code $?\n", place.job_text()));
+    terminal.wait_for("got <one> by line");
+    terminal.type_in("two\n");
+    terminal.wait_for("got <two> by line");
+    terminal.type_in("q\n");
+    terminal.wait_for("code 0");
+}
+
+#[test]
+fn a_job_that_comes_into_the_foreground_gets_the_terminal() {
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    terminal.type_in(&format!("{STILLWIRE} run -q --tty -n 1 -- {} &\n", program("keys")));
+    terminal.wait_for("size ");
+    terminal.type_in("fg\n");
+    terminal.wait_for("run -q");
+    // A shell does not say when.
+    std::thread::sleep(Duration::from_millis(600));
+    terminal.type_in("it\x7fs\n");
+    terminal.wait_for("got <is> by line");
+    terminal.type_in("q\n");
+    terminal.wait_for("got <q> by line");
+    terminal.wait_for("ready> ");
+    assert_eq!(terminal.settings(), before);
+}
+
+#[test]
+fn ctrl_z_stops_the_whole_pipeline() {
+    let mut terminal = Terminal::new();
+    terminal.type_in(&format!("{STILLWIRE} run -q --tty -n 1 -- {} | cat\n", program("keys")));
+    terminal.wait_for("size ");
+    terminal.type_in("\x1a");
+    terminal.wait_for("Stopped");
+    terminal.type_in("fg\n");
+    terminal.wait_for("size ");
+    terminal.type_in("q\n");
+    terminal.wait_for("got <q> by line");
+    terminal.wait_for("ready> ");
+}
+
+// Programs that read single keys and those that read lines; more than a terminal takes at once.
+#[test]
+fn the_end_of_a_pipe_reaches_a_program_on_a_terminal() {
+    let mut terminal = Terminal::new();
+    let keys = program("keys");
+    for (mode, end) in [("", "the input ended"), ("single", "got <\x04> by key")] {
+        let command = format!("seq 1 4000 | {STILLWIRE} run -q --tty -n 1 -- {keys} {mode} | tail -n 3");
+        terminal.type_in(&format!("{command}; echo over\n"));
+        terminal.wait_for("4000");
+        terminal.wait_for(end);
+        terminal.wait_for("over");
+    }
+}
+
+#[test]
+fn without_a_reader_the_terminal_stays_the_launchers() {
+    let mut terminal = Terminal::new();
+    let place = Place::new();
+    saved_keys(&mut terminal, &place, "");
+    terminal.type_in("\x03");
+    terminal.wait_for("ready> ");
+    terminal.type_in(&format!("{STILLWIRE} restart --stdin none {}; echo code $?\n", place.job_text()));
+    let launcher = terminal.launcher();
+    rank(launcher);
+    terminal.type_in("\x03");
+    terminal.wait_for("code 130");
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::child::{fork, has_child, in_child, kill, wait};
 use super::copy::{self, CopyRoom};
 use super::describe::{Regions, Smaps};
 use super::facts::Facts;
@@ -214,6 +215,7 @@ enum InStop {
     Stop(StopFault),
     Call(&'static str, Errno),
     Grown(&'static str),
+    Child,
     Files(files::Fault),
     Save(SaveFault),
 }
@@ -223,6 +225,7 @@ impl InStop {
         match self {
             InStop::Stop(fault) => CaptureError::Stop { fault, about: preflight::describe(fault) },
             InStop::Call(what, Errno(libc::ENOBUFS)) | InStop::Grown(what) => CaptureError::Grown { what },
+            InStop::Child => CaptureError::Grown { what: "child processes" },
             InStop::Call(call, errno) => CaptureError::Call { call, errno },
             InStop::Files(files::Fault::Full { .. }) => CaptureError::Grown { what: "descriptors" },
             InStop::Files(fault) => CaptureError::Files(fault.to_string()),
@@ -283,6 +286,10 @@ impl Attempt<'_> {
         let began = sys::now_ns();
         self.pause.rewound = stopped.rewind();
         let room = &mut self.prepared.room;
+        // The look before the stop refuses children by name. One that was started since then would not be there after a restore.
+        if has_child() {
+            return Err(InStop::Child);
+        }
         self.maps_bytes = sys::read_whole(c"/proc/self/maps", room.maps)
             .map_err(|errno| InStop::Call("reading /proc/self/maps", errno))?;
         self.facts.look().map_err(|errno| InStop::Call("asking for the state of the process", errno))?;
@@ -398,93 +405,6 @@ fn keep_from_child(look: &Look, keep: bool) {
         // effect.
         let _ =
             unsafe { sys::call(libc::SYS_madvise, [range.start as usize, bytes, advice as usize, 0, 0, 0]) };
-    }
-}
-
-/// A child without exit signal: the program's `wait(2)` does not see it.
-fn fork() -> Result<usize, Errno> {
-    // SAFETY: no flag: a copy of this process, of which only this thread runs.
-    unsafe { sys::call(libc::SYS_clone, [0; 6]) }
-}
-
-fn in_child(
-    work: &Work<'_>,
-    (maps, smaps): (&mut [u8], &mut [u8]),
-    room: SaveRoom<'_>,
-    sum: &mut dyn Sum,
-    pace: Option<&mut (dyn Pace + 'static)>,
-    report: &super::room::Report,
-) -> ! {
-    // SAFETY: this process has but this thread, and shares nothing with the program but the scratch and open files.
-    unsafe {
-        let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize);
-        let _ = sys::prctl(libc::PR_SET_NAME, crate::preflight::WRITER.as_ptr() as usize);
-        // Others who wait for the end of a pipe or connection must not wait for us.
-        let sink = work.sink as usize;
-        if let Some(below) = sink.checked_sub(1) {
-            let _ = sys::call(libc::SYS_close_range, [0, below, 0, 0, 0, 0]);
-        }
-        let _ = sys::call(libc::SYS_close_range, [sink + 1, u32::MAX as usize, 0, 0, 0, 0]);
-    }
-    let outcome =
-        all_is_there(work, maps).and_then(|()| save::protect(work.maps, work.plan, true)).and_then(|()| {
-            // Before the pages are written: later, the parent's text may be another.
-            let read = sys::read_whole(c"/proc/self/smaps", smaps);
-            let read = read.map_err(|errno| SaveFault { fault: Fault::Maps, address: 0, errno })?;
-            report.smaps.store(read as u64, Ordering::Relaxed);
-            save::save(work, room, sum, pace, report)
-        });
-    if let Err(fault) = outcome {
-        save::record_fault(report, fault);
-    }
-    loop {
-        // SAFETY: ends this process.
-        let _ = unsafe { sys::call(libc::SYS_exit_group, [usize::from(outcome.is_err()), 0, 0, 0, 0, 0]) };
-    }
-}
-
-/// Whether the child has every region to save.
-fn all_is_there(work: &Work<'_>, maps: &mut [u8]) -> Result<(), SaveFault> {
-    let fault = |address, errno| SaveFault { fault: Fault::Maps, address, errno };
-    let read = sys::read_whole(c"/proc/self/maps", maps).map_err(|errno| fault(0, errno))?;
-    let maps = maps.get(..read).unwrap_or(&[]);
-    for line in crate::maps::lines(work.maps).flatten() {
-        if work.plan.saved(&line) != crate::pages::Saved::Changed {
-            continue;
-        }
-        for part in work.plan.parts(&line) {
-            if !save::covers(maps, part.clone()) {
-                return Err(SaveFault {
-                    fault: Fault::Missing,
-                    address: part.start,
-                    errno: Errno(libc::ENOMEM),
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-fn kill(child: u32) -> i32 {
-    // SAFETY: our own child.
-    let _ = unsafe { sys::call(libc::SYS_kill, [child as usize, libc::SIGKILL as usize, 0, 0, 0, 0]) };
-    wait(child).unwrap_or(0)
-}
-
-/// Waits for the end of our child.
-fn wait(child: u32) -> Result<i32, Errno> {
-    let mut status = 0i32;
-    loop {
-        // SAFETY: the kernel writes the status.
-        let answer = unsafe {
-            let flags = libc::__WALL as usize;
-            sys::call(libc::SYS_wait4, [child as usize, &raw mut status as usize, flags, 0, 0, 0])
-        };
-        match answer {
-            Ok(_) => return Ok(status),
-            Err(Errno(libc::EINTR)) => {}
-            Err(errno) => return Err(errno),
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! In the restored process `capture` returns a second time, with [`Outcome::Restored`].
 
 mod attempt;
+mod child;
 mod copy;
 mod describe;
 mod facts;

@@ -44,7 +44,7 @@ use x86_64::ADDRESSES_END;
 
 pub use gate::Mismatch;
 pub use ids::Ids;
-pub use resume::entry;
+pub use resume::{before_threads, entry};
 pub use vdso::VdsoError;
 
 /// Exit code of a process whose restore failed after there was no way back.

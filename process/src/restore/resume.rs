@@ -3,7 +3,7 @@
 //! Until [`resume`] has set the segment of thread-local storage there is none, and locks of the C library may be held by threads
 //! that do not exist yet. So here are raw system calls and plain memory only: nothing allocates, locks, or panics.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::ids::{self, CloneArguments};
 use super::mutex::{self, Tids};
@@ -16,6 +16,14 @@ use super::x86_64::{
 use super::{STACK_BYTES, failure_message, waiter};
 use crate::arch::RESTORED;
 use crate::{stop, sys};
+
+/// A call of the program's own (a `fn()`), made before its threads go on; null: none. It lies in the memory of the image.
+static BEFORE_THREADS: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has a restored process make this call before its threads go on. It must not allocate, nor take a lock: their owners do not exist yet.
+pub fn before_threads(call: fn()) {
+    BEFORE_THREADS.store(call as *mut (), Ordering::Relaxed);
+}
 
 /// Set when all threads have come to the end of their restore.
 pub(super) static RELEASED: AtomicU32 = AtomicU32::new(0);
@@ -63,6 +71,11 @@ unsafe extern "C" fn resume(table: *mut Table) -> ! {
         first.tid = sys::process_id();
         *(first.tid_address as *mut u32) = first.tid;
         let _ = sys::call(libc::SYS_set_tid_address, [first.tid_address as usize, 0, 0, 0, 0, 0]);
+        let call = BEFORE_THREADS.load(Ordering::Relaxed);
+        if !call.is_null() {
+            // A `fn()` was stored there, of code that is mapped again.
+            core::mem::transmute::<*mut (), fn()>(call)();
+        }
         for at in 1..entries {
             make_thread(threads.add(at), table);
         }

@@ -284,6 +284,21 @@ fn a_signal_that_comes_in_the_stop_ends_the_call_that_it_would_have_ended() {
     }
 }
 
+// Between the look at the process and its stop, the program runs.
+#[test]
+fn a_child_that_begins_after_the_look_makes_no_image() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let mut program = start(Command::new("sh").args(["-c", "echo ready; read x; echo end"]));
+    assert_eq!(program.line(), "ready");
+    let answer = program.ask(&format!("capture {} fork-with-late-child", path.display()));
+    assert!(answer.starts_with("failed: ") && answer.contains("child processes"), "{answer}");
+    let answer = program.ask(&format!("capture {} fork", path.display()));
+    assert!(answer.starts_with("captured "), "{answer}");
+    program.poke("\n");
+    assert_eq!(program.finish(), "end\n");
+}
+
 #[test]
 fn a_child_is_refused_by_name_before_anything_is_stopped() {
     let folder = tempfile::tempdir().expect("a folder");

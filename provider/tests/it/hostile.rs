@@ -409,7 +409,7 @@ fn a_peer_of_another_job_is_not_heard_and_is_reported() {
     }
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("another");
-    let mut peer = Peer::with_key("hostile::a_peer_of_another_job_is_not_heard_and_is_told", &key);
+    let mut peer = Peer::with_key("hostile::a_peer_of_another_job_is_not_heard_and_is_reported", &key);
     let (one, two, to_two, _) = pair();
     let mut buffer = [0u8; 8];
     // SAFETY: the buffer outlives the endpoint.

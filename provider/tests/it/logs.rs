@@ -74,7 +74,7 @@ fn errors_are_reported_with_rank_peer_and_reason() {
     assert!(cc.expect("a C compiler").success());
     let key: &Path = &folder.path().join("key");
     let said = |level: &str| {
-        let mut peer = Peer::with_key("logs::errors_are_told_with_rank_peer_and_reason", key);
+        let mut peer = Peer::with_key("logs::errors_are_reported_with_rank_peer_and_reason", key);
         peer.send(library.to_str().unwrap());
         peer.send("17");
         peer.send(level);

@@ -112,8 +112,8 @@ pub const XDP_LONG_SEND_SLOTS: usize = 2 * BURST_FRAMES;
 
 /// How long opening an AF_XDP rail waits for a queue that is still held: the kernel lets go of a closed socket's queue
 /// late. Of 200 openings right after a closing, between virtual Ethernet devices, the longest took 40 ms; on a machine
-/// with more to do than processors it took more than 500 ms.
-pub const XDP_BUSY_PATIENCE: Duration = Duration::from_secs(2);
+/// with much more to do than processors it took more than 2 s.
+pub const XDP_BUSY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Rails that one nic-helper serves: one program at a device compares each frame with one after the other.
 pub const XDP_HELPER_RAILS_MAX: usize = 64;

@@ -68,6 +68,11 @@ impl Input {
         }))
     }
 
+    /// A rank reads, and there may be something for it.
+    pub(super) fn is_read(&self) -> bool {
+        !self.feeds.is_empty() && !self.is_over
+    }
+
     pub(super) fn bell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.reader.bell()
     }
@@ -141,6 +146,7 @@ impl Shell<'_> {
         let Some(input) = &mut self.input else { return };
         input.feeds.clear();
         input.life = Some(decision.life);
+        let replay_end = input.end;
         let begun = input.begin(self.plan, decision.restore);
         let begun = begun.unwrap_or_else(|words| {
             self.verdict.get_or_insert(Verdict { words, exit_code: None });
@@ -149,7 +155,8 @@ impl Shell<'_> {
         for node in self.keepers.nodes() {
             let here = begun.iter().filter(|(rank, _)| self.node_of(Rank(**rank)) == node);
             let ranks = here.map(|(rank, from)| (*rank, *from)).collect();
-            self.keepers.send(node, &ToKeeper::InputLife { life: decision.life.into(), ranks });
+            let life = decision.life.into();
+            self.keepers.send(node, &ToKeeper::InputLife { life, ranks, replay_end });
         }
         if self.verdict.is_some() {
             self.stop();
@@ -158,10 +165,6 @@ impl Shell<'_> {
 
     /// A life is over: nothing more is sent to its ranks.
     pub(super) fn end_input(&mut self) {
-        // Ctrl-C reaches the launcher while no rank runs.
-        if let Some(terminal) = &mut self.terminal {
-            terminal.leave();
-        }
         if let Some(input) = &mut self.input {
             input.feeds.clear();
             input.life = None;

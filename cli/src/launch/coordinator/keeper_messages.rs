@@ -107,14 +107,13 @@ impl Shell<'_> {
                 self.on_line(node, who.into(), is_error, (&line, is_part));
             }
             FromKeeper::Suspended => self.on_suspended(node),
-            FromKeeper::SuspendWanted => self.suspend(),
+            FromKeeper::SuspendWanted => self.suspend_by_key(),
             FromKeeper::InputTaken { rank, life, offset, open } => {
                 self.on_input_taken(Rank(rank), life.into(), offset, open);
             }
             FromKeeper::Spawned { rank, pid } => {
                 self.processes.insert(Rank(rank), Process { node, pid, nic: None });
                 self.notify(&Notice::Spawned { rank: Rank(rank), pid: nix::unistd::Pid::from_raw(pid) });
-                self.enter_terminal();
             }
             FromKeeper::Nic { rank, words } => {
                 if let Some(process) = self.processes.get_mut(&Rank(rank)) {

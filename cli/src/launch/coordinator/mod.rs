@@ -15,6 +15,7 @@ mod records;
 mod settings;
 mod spawned;
 mod suspension;
+mod terminal;
 mod unfinished;
 mod unsaved;
 
@@ -45,7 +46,6 @@ use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
-use super::terminal::LauncherTerminal;
 use super::wire::{Sealed, ToKeeper, WirePhase};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
@@ -58,6 +58,7 @@ use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spawned::Spawned;
 use suspension::Suspension;
+use terminal::JobTerminal;
 use unfinished::Unfinished;
 use unsaved::Unsaved;
 
@@ -105,7 +106,7 @@ struct Shell<'a> {
     pending_commit: PendingCommit,
     input: Option<Input>,
     /// The job has a terminal.
-    terminal: Option<LauncherTerminal>,
+    terminal: Option<JobTerminal>,
     flusher: Option<Flusher>,
     /// Parts of a copy that the nodes' keepers write, and the number of the last one.
     parts: Option<Parts>,
@@ -204,7 +205,7 @@ impl<'a> Shell<'a> {
         registration: &Registration,
         observer: &'a mut dyn Observer,
     ) -> Result<Shell<'a>, CliError> {
-        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT])?;
+        let signals = take_signals(&[Signal::SIGUSR1, Signal::SIGTSTP, Signal::SIGWINCH])?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(|_| CliError::NoRandomness)?;
         let layout = layout(plan)?;
@@ -244,7 +245,7 @@ impl<'a> Shell<'a> {
             store,
             pending_commit: PendingCommit::default(),
             input: Input::start(plan)?,
-            terminal: plan.input.has_terminal.then(LauncherTerminal::new),
+            terminal: plan.input.has_terminal.then(JobTerminal::new),
             copied: None,
             parts: None,
             parts_last: 0,
@@ -306,7 +307,7 @@ impl<'a> Shell<'a> {
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), CliError> {
         let token = self.token();
         self.sources.insert(token, Source::Keeper(node));
-        let terminal = self.terminal.as_ref().map(LauncherTerminal::spec);
+        let terminal = self.terminal.as_ref().map(|terminal| terminal.launcher.spec());
         let settings = (self.key, self.observer.shows_parts(), terminal);
         self.keepers.start(node, self.plan, settings, &self.epoll, token)
     }
@@ -316,6 +317,7 @@ impl<'a> Shell<'a> {
         loop {
             self.pump();
             self.judge_unfinished();
+            self.tend_terminal(Instant::now());
             if let Some(error) = self.unfit.take() {
                 return Err(error);
             }
@@ -433,6 +435,7 @@ impl<'a> Shell<'a> {
             self.over_until,
             self.news,
             self.suspension.due(),
+            self.terminal.as_ref().and_then(JobTerminal::due),
             room,
             look,
             self.pending_commit.due(),
@@ -568,8 +571,6 @@ impl<'a> Shell<'a> {
                 }
                 Some(Signal::SIGTSTP) => self.suspend(),
                 Some(Signal::SIGWINCH) => self.resize(),
-                // In the foreground again, perhaps.
-                Some(Signal::SIGCONT) => self.enter_terminal(),
                 Some(_) => {
                     self.stops += 1;
                     self.stop();

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::unistd::Pid;
 
 use super::super::limits::SUSPEND_MAX;
 use super::super::notice::Notice;
-use super::super::terminal::Size;
 use super::super::wire::ToKeeper;
 use super::{Nodes, Shell};
 
@@ -20,6 +20,7 @@ use super::{Nodes, Shell};
 pub(super) struct Suspension {
     begun: Option<Begun>,
     before: Duration,
+    is_by_key: bool,
 }
 
 #[derive(Debug)]
@@ -37,12 +38,22 @@ impl Suspension {
         until.saturating_duration_since(started).saturating_sub(self.before)
     }
 
+    pub(super) fn is_on(&self) -> bool {
+        self.begun.is_some()
+    }
+
     pub(super) fn due(&self) -> Option<Instant> {
         self.begun.as_ref().map(|begun| begun.until)
     }
 }
 
 impl Shell<'_> {
+    /// A person has typed the key that stops a job, into a terminal that no longer acts on it.
+    pub(super) fn suspend_by_key(&mut self) {
+        self.suspension.is_by_key = true;
+        self.suspend();
+    }
+
     /// A shell wants the job to stop.
     pub(super) fn suspend(&mut self) {
         if self.suspension.begun.is_some() {
@@ -71,10 +82,9 @@ impl Shell<'_> {
         self.notify(&Notice::Suspended);
         self.observer.settle(SUSPEND_MAX / 4);
         if let Some(terminal) = &mut self.terminal {
-            terminal.leave();
+            terminal.launcher.leave();
         }
-        stop_here();
-        self.enter_terminal();
+        stop_here(core::mem::take(&mut self.suspension.is_by_key));
         if let Some(begun) = self.suspension.begun.take() {
             let stood = begun.since.elapsed();
             self.suspension.before += stood;
@@ -84,30 +94,16 @@ impl Shell<'_> {
         }
         self.keepers.send_to_all(&ToKeeper::Resume);
         self.notify(&Notice::Resumed);
-        self.resize();
-    }
-
-    /// The launcher's terminal is the job's, as long as this process is in its foreground.
-    pub(super) fn enter_terminal(&mut self) {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.enter();
-        }
-    }
-
-    /// The launcher's terminal has another size.
-    pub(super) fn resize(&mut self) {
-        if self.terminal.is_some() {
-            self.keepers.send_to_all(&ToKeeper::Resize(Size::here()));
-        }
     }
 }
 
 /// Stops this process, as the signal does that it has taken. Without a shell that could let it go on, the kernel does nothing.
-fn stop_here() {
+/// `with_group`: and to the other processes of a pipeline or a script, as the terminal would have done.
+fn stop_here(with_group: bool) {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGTSTP);
     // Fails for no set of signals, and no signal.
-    let _ = raise(Signal::SIGTSTP);
+    let _ = if with_group { kill(Pid::from_raw(0), Signal::SIGTSTP) } else { raise(Signal::SIGTSTP) };
     let _ = mask.thread_unblock();
     let _ = mask.thread_block();
 }

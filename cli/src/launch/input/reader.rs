@@ -82,6 +82,7 @@ pub(crate) struct Reader {
 struct Thread {
     input: OwnedFd,
     is_terminal: bool,
+    is_gone: bool,
     log: Log,
     forgets: bool,
     limit: u64,
@@ -126,6 +127,7 @@ impl Reader {
         let mut thread = Thread {
             input,
             is_terminal,
+            is_gone: false,
             log,
             forgets,
             limit,
@@ -178,6 +180,8 @@ enum Outcome {
     Over,
     /// Not now.
     Later,
+    /// The terminal is gone, and its input has not ended: a later launcher may have another one.
+    HungUp,
     Failed(Errno),
 }
 
@@ -219,7 +223,7 @@ impl Thread {
     /// How many bytes may be read now.
     fn room(&mut self) -> usize {
         let wanted = self.until.saturating_sub(self.log.end()).min(READ_BYTES as u64);
-        if self.log.is_over() || wanted == 0 {
+        if self.is_gone || self.log.is_over() || wanted == 0 {
             return 0;
         }
         if self.forgets && self.log.held() + wanted > self.limit {
@@ -263,6 +267,10 @@ impl Thread {
         let mut chunk = vec![0; room];
         let kept = match self.try_read(&mut chunk) {
             Outcome::Later => return true,
+            Outcome::HungUp => {
+                self.is_gone = true;
+                return false;
+            }
             Outcome::Bytes(read) => self.log.append(&chunk[..read]),
             Outcome::Over => self.log.finish(),
             Outcome::Failed(errno) => {
@@ -287,6 +295,9 @@ impl Thread {
 
     fn try_read(&self, chunk: &mut [u8]) -> Outcome {
         match nix::unistd::read(&self.input, chunk) {
+            Ok(0) if self.is_terminal && nix::sys::termios::tcgetattr(&self.input).is_err() => {
+                Outcome::HungUp
+            }
             Ok(0) => Outcome::Over,
             Ok(read) => Outcome::Bytes(read),
             Err(Errno::EINTR) => Outcome::Later,
@@ -297,8 +308,7 @@ impl Thread {
             }
             // This process has just left the foreground.
             Err(Errno::EIO) if self.is_terminal && !self.is_in_foreground() => Outcome::Later,
-            // A terminal that was closed.
-            Err(Errno::EIO) if self.is_terminal => Outcome::Over,
+            Err(Errno::EIO) if self.is_terminal => Outcome::HungUp,
             Err(errno) => Outcome::Failed(errno),
         }
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::time::Instant;
 
 use ckpt_glue::names::ExitStatus;
 use nix::fcntl::OFlag;
@@ -18,7 +19,8 @@ use transport::{Life, Rank};
 
 use super::super::process::{Stdin, non_blocking};
 use super::super::wire::FromKeeper;
-use super::terminal::{Discipline, Terminal, Typed};
+use super::keyboard::{Keyboard, Step};
+use super::terminal::Terminal;
 use super::{Shell, Source};
 
 /// A rank's pipe, or its terminal.
@@ -26,10 +28,8 @@ use super::{Shell, Source};
 pub(super) struct Feed {
     life: Life,
     pipe: File,
-    /// It is the terminal.
-    typed: Option<Typed>,
-    /// Ctrl-Z is for the job.
-    suspends: bool,
+    /// It is a terminal.
+    keyboard: Option<Keyboard>,
     /// Nothing is typed before the restored process has given its terminal its settings.
     is_held: bool,
     count: File,
@@ -50,27 +50,51 @@ enum Written {
     All,
     /// The pipe is full.
     Some,
+    /// The keyboard is due to go on.
+    Later,
     /// Nobody can read it any more, or everything has been written.
     Closed,
     /// A key stops the job, and the rest waits until it goes on.
     Suspend,
 }
 
+/// A life that begins: its number, and the end of the input that earlier lives have read.
+#[derive(Debug)]
+struct Begins {
+    life: Life,
+    /// The ranks that read, and where each begins.
+    ranks: BTreeMap<Rank, u64>,
+    replay_end: u64,
+}
+
 /// All of them, and which ranks of the life that begins are to get one.
 #[derive(Debug, Default)]
 pub(super) struct Inputs {
-    begins: Option<(Life, BTreeMap<Rank, u64>)>,
+    begins: Option<Begins>,
     feeds: BTreeMap<Rank, Feed>,
     /// A key has interrupted the program on the terminal.
     is_interrupted: bool,
 }
 
+impl Inputs {
+    /// When a keyboard is due to go on.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.feeds.values().filter_map(|feed| feed.keyboard.as_ref()?.due).min()
+    }
+}
+
 impl Feed {
     /// The rank goes on behind byte `from`.
-    fn new(life: Life, from: u64, terminal: Option<&Terminal>) -> io::Result<(Feed, Stdin)> {
-        let (read, write) = match terminal {
-            None => pipe2(OFlag::O_CLOEXEC)?,
-            Some(Terminal { keeper_end, rank_end, .. }) => (rank_end.try_clone()?, keeper_end.try_clone()?),
+    fn new(life: Life, from: u64, replay_end: u64, terminal: Option<&Terminal>) -> io::Result<(Feed, Stdin)> {
+        let (read, write, keyboard) = match terminal {
+            None => {
+                let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+                (read, write, None)
+            }
+            Some(Terminal { keeper_end, rank_end, is_watched }) => {
+                let keyboard = Keyboard::new(rank_end.try_clone()?, *is_watched, replay_end);
+                (rank_end.try_clone()?, keeper_end.try_clone()?, Some(keyboard))
+            }
         };
         let stat = fstat(&read)?;
         let record = Record::new(from, (stat.st_dev, stat.st_ino));
@@ -78,21 +102,9 @@ impl Feed {
         count.write_all_at(&record.emit(), 0)?;
         let theirs: OwnedFd = count.as_fd().try_clone_to_owned()?;
         let pipe = File::from(non_blocking(write)?);
-        let typed = terminal.map(|_| Typed::default());
         let waiting = VecDeque::new();
-        let suspends = terminal.is_some_and(|terminal| terminal.is_watched);
-        let feed = Feed {
-            life,
-            pipe,
-            typed,
-            suspends,
-            is_held: false,
-            count,
-            record,
-            waiting,
-            is_last: false,
-            token: None,
-        };
+        let (is_held, is_last, token) = (false, false, None);
+        let feed = Feed { life, pipe, keyboard, is_held, count, record, waiting, is_last, token };
         Ok((feed, Stdin { pipe: read, count: theirs }))
     }
 
@@ -103,36 +115,35 @@ impl Feed {
     }
 
     /// Writes the waiting bytes, as far as there is room.
-    fn write(&mut self, is_interrupted: &mut bool) -> Written {
+    fn write(&mut self) -> Written {
         while !self.waiting.is_empty() {
-            self.note();
-            let mut next = self.waiting.as_slices().0;
-            let discipline = match &mut self.typed {
-                None => None,
-                Some(typed) => {
-                    let Ok(discipline) = Discipline::of(&self.pipe) else { return Written::Closed };
-                    let suspends = |key: &u8| self.suspends && discipline.is_suspend(*key);
-                    match next.iter().position(suspends) {
-                        Some(0) => {
-                            typed.pass_over();
-                            self.waiting.pop_front();
-                            self.record.given += 1;
-                            self.note();
-                            return Written::Suspend;
-                        }
-                        Some(until) => next = &next[..until],
-                        None => {}
-                    }
-                    Some(discipline)
-                }
+            let next = self.waiting.as_slices().0;
+            let step = match &mut self.keyboard {
+                None => Step::Type(next.len()),
+                Some(keyboard) => keyboard.step(next, self.record.given),
             };
+            let bytes = match step {
+                Step::Type(bytes) => bytes,
+                Step::PassOver => {
+                    self.pass_over();
+                    continue;
+                }
+                Step::Suspend => {
+                    self.pass_over();
+                    return Written::Suspend;
+                }
+                Step::Later => return Written::Later,
+                Step::Gone => return Written::Closed,
+            };
+            self.note();
+            let next = &self.waiting.as_slices().0[..bytes];
             let written = self.pipe.write(next);
             if let Ok(written) = &written {
-                if let Some((typed, discipline)) = self.typed.as_mut().zip(discipline) {
-                    *is_interrupted |= typed.add(&next[..*written], &discipline, &mut self.record);
+                match &mut self.keyboard {
+                    None => self.record.given += *written as u64,
+                    Some(keyboard) => keyboard.typed(&next[..*written], &mut self.record),
                 }
                 self.waiting.drain(..*written);
-                self.record.given += *written as u64;
             }
             self.note();
             match written {
@@ -143,29 +154,43 @@ impl Feed {
                 Err(_) => return Written::Closed,
             }
         }
-        if self.is_last {
-            self.end_typing();
-            return Written::Closed;
+        match self.is_last {
+            false => Written::All,
+            true if self.keyboard.is_none() => Written::Closed,
+            true => self.type_end(),
         }
-        Written::All
     }
-}
 
-impl Feed {
-    /// A terminal stays open: a program on it finds the end of its input in the form of a typed key.
-    fn end_typing(&mut self) {
-        let Some(typed) = &self.typed else { return };
-        if let Ok(discipline) = Discipline::of(&self.pipe) {
-            // If the terminal is full of unread bytes, nobody waits for the end.
-            let _ = self.pipe.write(&discipline.end_of_file(typed));
+    /// The first waiting key is not for the program.
+    fn pass_over(&mut self) {
+        self.waiting.pop_front();
+        self.note();
+        if let Some(keyboard) = &mut self.keyboard {
+            keyboard.pass_over(&mut self.record);
         }
+        self.note();
+    }
+
+    /// A terminal stays open: a program on it finds the end of its input in the form of a typed key.
+    fn type_end(&mut self) -> Written {
+        let Some(key) = self.keyboard.as_mut().and_then(Keyboard::end_key) else { return Written::Later };
+        self.note();
+        let written = self.pipe.write(&[key]);
+        if let Some(keyboard) =
+            self.keyboard.as_mut().filter(|_| written.as_ref().is_ok_and(|bytes| *bytes > 0))
+        {
+            keyboard.ended(&mut self.record);
+        }
+        self.note();
+        Written::Later
     }
 }
 
 impl Shell {
     /// Which ranks of this node read in a life that begins.
-    pub(super) fn on_input_life(&mut self, life: Life, ranks: Vec<(u32, u64)>) {
-        self.inputs.begins = Some((life, ranks.into_iter().map(|(rank, from)| (Rank(rank), from)).collect()));
+    pub(super) fn on_input_life(&mut self, life: Life, ranks: Vec<(u32, u64)>, replay_end: u64) {
+        let ranks = ranks.into_iter().map(|(rank, from)| (Rank(rank), from)).collect();
+        self.inputs.begins = Some(Begins { life, ranks, replay_end });
     }
 
     /// For a rank that is about to be started, if it reads.
@@ -178,9 +203,10 @@ impl Shell {
     ) -> io::Result<Option<Stdin>> {
         self.end_input(rank);
         self.inputs.is_interrupted = false;
-        let from = self.inputs.begins.as_ref().filter(|(begins, _)| *begins == life);
-        let Some(from) = from.and_then(|(_, ranks)| ranks.get(&rank)).copied() else { return Ok(None) };
-        let (mut feed, stdin) = Feed::new(life, from, terminal)?;
+        let begins = self.inputs.begins.as_ref().filter(|begins| begins.life == life);
+        let place = begins.and_then(|begins| Some((*begins.ranks.get(&rank)?, begins.replay_end)));
+        let Some((from, replay_end)) = place else { return Ok(None) };
+        let (mut feed, stdin) = Feed::new(life, from, replay_end, terminal)?;
         feed.is_held = is_restored && terminal.is_some();
         self.inputs.feeds.insert(rank, feed);
         Ok(Some(stdin))
@@ -228,11 +254,12 @@ impl Shell {
     pub(super) fn write_input(&mut self, rank: Rank) {
         let Some(feed) = self.inputs.feeds.get_mut(&rank).filter(|feed| !feed.is_held) else { return };
         let before = feed.record.given;
-        let written = feed.write(&mut self.inputs.is_interrupted);
+        let written = feed.write();
+        self.inputs.is_interrupted |= feed.keyboard.as_ref().is_some_and(|keyboard| keyboard.is_interrupted);
         match written {
             Written::Closed => return self.end_input(rank),
             Written::Suspend => self.send_to_launcher(&FromKeeper::SuspendWanted),
-            Written::All | Written::Some => {}
+            Written::All | Written::Some | Written::Later => {}
         }
         let Some(feed) = self.inputs.feeds.get(&rank) else { return };
         let (life, offset) = (feed.life.into(), feed.record.given);
@@ -249,6 +276,18 @@ impl Shell {
                 ExitStatus::Code(128 + signal)
             }
             other => other,
+        }
+    }
+
+    /// Goes on with keyboards that are due.
+    pub(super) fn look_at_keyboards(&mut self) {
+        let now = Instant::now();
+        let is_due = |feed: &Feed| {
+            feed.keyboard.as_ref().and_then(|keyboard| keyboard.due).is_some_and(|due| due <= now)
+        };
+        let due = self.inputs.feeds.iter().filter(|(_, feed)| is_due(feed));
+        for rank in due.map(|(rank, _)| *rank).collect::<Vec<_>>() {
+            self.write_input(rank);
         }
     }
 

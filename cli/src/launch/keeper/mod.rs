@@ -6,6 +6,7 @@
 mod copy_parts;
 mod files;
 mod input;
+mod keyboard;
 mod nodes;
 mod output;
 mod pmi;
@@ -472,6 +473,7 @@ impl Shell {
             }
             self.look_at_silent();
             self.hand_over_parts();
+            self.look_at_keyboards();
         }
     }
 
@@ -483,7 +485,7 @@ impl Shell {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let machine = self.keeper.poll_timeout().map(|due| due.since(now));
-        let others = self.silence.due().into_iter().chain(self.outputs.due());
+        let others = self.silence.due().into_iter().chain(self.outputs.due()).chain(self.inputs.due());
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         let machine = machine.filter(|_| !self.suspension.is_on());
         super::epoll_timeout(machine.into_iter().chain(others).min())
@@ -657,7 +659,9 @@ impl Shell {
             ToKeeper::Suspend => self.suspend(),
             ToKeeper::Resume => self.resume(),
             ToKeeper::Resize(size) => self.resize(size),
-            ToKeeper::InputLife { life, ranks } => self.on_input_life(life.into(), ranks),
+            ToKeeper::InputLife { life, ranks, replay_end } => {
+                self.on_input_life(life.into(), ranks, replay_end);
+            }
             ToKeeper::Input { rank, life, offset, bytes, end } => {
                 self.on_input(Rank(rank), life.into(), offset, &bytes, end);
             }

@@ -44,6 +44,7 @@ impl Shell {
         if let Some(since) = self.suspension.since.take() {
             self.suspension.before += since.elapsed();
             self.signal_all(Signal::SIGCONT);
+            self.redraw();
             self.resume_inputs();
         }
     }

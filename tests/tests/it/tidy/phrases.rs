@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn messages_are_found_and_tests_and_comments_are_not() {
-        let text = "// reported\n/// reported\nfn a() { print(\"x is\\\n    reported {b}\"); }\n\
+        let text = "// told\n/// told\nfn a() { print(\"x is\\\n    told {b}\"); }\n\
                     #[cfg(test)]\nmod tests { const A: &str = \"told\"; }";
         assert_eq!(phrases("a.rs", &messages(&file("cli/src/a.rs", text))).len(), 1);
         let raw = "const A: &str = r#\"he said \"told\"\"#; const B: &[u8] = b\"be had\";";
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn help_of_commands_is_found() {
-        let text = "/// What it is\n/// reported.\n#[derive(Debug, clap::Args)]\nstruct A {\n    /// Whoever\n    \
+        let text = "/// What it is\n/// told.\n#[derive(Debug, clap::Args)]\nstruct A {\n    /// Whoever\n    \
                     #[arg(long)]\n    a: u8,\n}\n\n/// Told.\n#[derive(Debug)]\nstruct B {}\n";
         assert_eq!(phrases("a.rs", &messages(&file("cli/src/a.rs", text))).len(), 2);
     }

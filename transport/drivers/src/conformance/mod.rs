@@ -90,7 +90,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("dropping_a_driver_gives_payload_back", life::dropping_a_driver_gives_payload_back),
     ("waiting_ends_in_time", sleep::waiting_ends_in_time),
     ("a_frame_wakes_the_waiter", sleep::a_frame_wakes_the_waiter),
-    ("the_descriptor_tells_of_frames", sleep::the_descriptor_reports_of_frames),
+    ("the_descriptor_reports_of_frames", sleep::the_descriptor_reports_of_frames),
 ];
 
 /// Runs one case by name on the fixture that `made` holds; prints the reason on the terminal if there is

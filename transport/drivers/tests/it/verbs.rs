@@ -682,7 +682,7 @@ fn a_library_that_cannot_be_loaded_is_reported_with_what_to_do() {
     std::fs::create_dir_all(&place).expect("a directory");
     std::fs::write(place.join("libibverbs.so.1"), "not a library").expect("a file");
     let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "verbs::a_library_that_cannot_be_loaded_is_told_with_what_to_do"])
+        .args(["--exact", "verbs::a_library_that_cannot_be_loaded_is_reported_with_what_to_do"])
         .env(CHILD, "1")
         .env("LD_LIBRARY_PATH", &place)
         .output();

@@ -194,7 +194,7 @@ fn a_rail_outlives_its_helper_and_says_that_it_is_gone() {
 
 #[test]
 fn whom_it_does_not_serve_is_reported() {
-    bridged("whom_it_does_not_serve_is_told", Attach::Native, false, None, |mut bridge| {
+    bridged("whom_it_does_not_serve_is_reported", Attach::Native, false, None, |mut bridge| {
         let here = bridge.host();
         let only = |uids: &[u32], devices: &[&str]| Rules {
             uids: uids.to_vec(),
