@@ -94,6 +94,26 @@ fn a_node_that_is_destroyed_is_rebuilt_and_the_job_goes_on() {
     verified(&job.finish());
 }
 
+// Half of all nodes, which protect each other by copies (`partner`, the default for two).
+#[test]
+fn one_of_two_nodes_is_destroyed_and_the_job_goes_on() {
+    let place = Place::new();
+    let mut job = place.run(&["--ckpt-every", "50ms", "--nodes", "2"]);
+    for victim in [1, 0] {
+        job.wait_for("committed");
+        let (ranks, keepers) = processes(&job);
+        assert_eq!(ranks.len(), 4);
+        signal(keepers[2 * victim], "KILL");
+        ranks[2 * victim..2 * victim + 2].iter().for_each(|rank| signal(*rank, "KILL"));
+        lose(&place, victim);
+        job.wait_for(&format!("rebuilding what node {victim} had"));
+        job.wait_for("all ranks run again");
+    }
+    job.wait_for("committed");
+    place.let_end();
+    verified(&job.finish());
+}
+
 #[test]
 fn everything_is_killed_and_one_directory_lost() {
     for parity in ["xor", "partner", "rs:2+2", "rs:3+1"] {
