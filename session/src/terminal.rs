@@ -2,7 +2,7 @@
 //!
 //! They lie in this process's own memory, and so in its image. The restored process has a new terminal, which it sets accordingly.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nix::libc;
@@ -99,9 +99,12 @@ pub(crate) fn restore(terminal: RawFd) {
             == (ROWS.load(Ordering::Relaxed), COLUMNS.load(Ordering::Relaxed))
     };
     if size(terminal).is_some_and(|size| !is_same(size)) {
-        // SAFETY: borrowed for one call, which fails if no terminal is open there.
-        let group = nix::unistd::tcgetpgrp(unsafe { BorrowedFd::borrow_raw(terminal) });
-        // Nobody is in its foreground: nobody shows anything.
-        let _ = group.and_then(|group| nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGWINCH));
+        // SAFETY: system calls on numbers. Without a group in its foreground nobody shows anything.
+        unsafe {
+            let group = libc::tcgetpgrp(terminal);
+            if group > 0 {
+                libc::killpg(group, libc::SIGWINCH);
+            }
+        }
     }
 }
