@@ -108,7 +108,7 @@ fn points_that_do_not_line_up_are_reported() {
         }
         _ => None,
     });
-    let (attempts, spoiled_by) = reported.expect("the user is told");
+    let (attempts, spoiled_by) = reported.expect("a report to the user");
     assert_eq!((attempts, spoiled_by.rank, spoiled_by.count), (3, Rank(1), 0));
     assert!(world.store.commits.is_empty());
 }

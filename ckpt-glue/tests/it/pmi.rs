@@ -416,7 +416,7 @@ fn a_barrier_is_met_once_whatever_life_it_is_answered_in() {
         };
         outputs.filter_map(answer).collect::<Vec<_>>()
     };
-    assert_eq!(report(&mut server, 0, state(1, None)), [], "not before all have told");
+    assert_eq!(report(&mut server, 0, state(1, None)), [], "not before all have reported");
     let answers = report(&mut server, 1, state(0, Some("cmd=barrier_in\n")));
     assert_eq!(answers, [(Rank(1), 8, "cmd=barrier_out rc=0\n".into())]);
     assert_eq!(server.barriers_passed(0), 1);

@@ -215,8 +215,7 @@ impl Starting {
     /// To be asked when the command has started its program, or has not.
     pub(crate) fn finish(self, spawned: io::Result<Child>) -> io::Result<(Child, Started)> {
         let mut words = Vec::new();
-        let reported = OFlag::O_NONBLOCK;
-        nix::fcntl::fcntl(&self.reported, nix::fcntl::FcntlArg::F_SETFL(reported))?;
+        nix::fcntl::fcntl(&self.reported, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         // The starter has ended. Where a rank still has the other end, nothing more comes from it.
         let _ = File::from(self.reported).read_to_end(&mut words);
         let mut started = None;

@@ -283,7 +283,7 @@ fn begun(place: &Place, setup: Setup) -> (Running, String) {
 fn goes_on(job: &mut Running, committed: &str, nodes: &str, phase: &str) -> String {
     job.wait_for(&format!("rebuilding what {nodes} had"));
     let began = generation_in(&job.wait_for("begins from generation"));
-    assert!(number(&began) >= number(committed), "{phase}: began from {began}, {committed} was told");
+    assert!(number(&began) >= number(committed), "{phase}: began from {began}, {committed} was reported");
     job.wait_for("all ranks run");
     began
 }
@@ -309,7 +309,11 @@ fn are_destroyed_in_every_phase(setup: Setup, nodes: &[usize]) {
         begins_right(at, &began, &committed, &stopped.generation);
         // Also reports from before it noticed.
         let reported = reported(job.seen.iter().map(String::as_str), committed);
-        assert!(number(&began) >= number(&reported), "{}: began from {began}, {reported} was told", phase.0);
+        assert!(
+            number(&began) >= number(&reported),
+            "{}: began from {began}, {reported} was reported",
+            phase.0
+        );
         committed = began;
     }
     place.let_end();

@@ -504,7 +504,7 @@ fn whoever_waits_for_collection_hears_of_it_all_the_time() {
             let mut reported = 0;
             cluster.directory(node).collect_telling(life(1), 1, &[], &mut || reported += 1).unwrap();
             // More than with every generation and every file that goes.
-            assert!(reported >= MIB, "{MIB} MiB were folded, and {reported} times something was told of it");
+            assert!(reported >= MIB, "{MIB} MiB were folded, with {reported} reports");
         }
         cluster.check(id);
         from = Some(id);

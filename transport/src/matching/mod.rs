@@ -7,8 +7,8 @@
 //!
 //! A message is matched by its envelope and may lack part of its payload, or all of it: the caller goes on
 //! assembling it under its [`MessageKey`], and under the receive's operation once that has taken it. The
-//! payload of a waiting message is the caller's type `U`, and so is the bound on its bytes; here the *number*
-//! of receives and of messages is bounded.
+//! caller chooses the type `U` of a waiting message's payload, and bounds its bytes. This module bounds the
+//! *number* of receives and of messages.
 //!
 //! Nothing allocates in the steady state, and equal histories make equal states: there is no hash seed.
 

@@ -193,7 +193,7 @@ pub(super) enum Step {
 /// The keeper's side of a rank's terminal.
 #[derive(Debug)]
 pub(super) struct Keyboard {
-    /// The rank's end: what is unread is seen there.
+    /// The rank's end, which shows the unread bytes.
     rank_end: OwnedFd,
     typed: Typed,
     /// A person is there, who stops the job with Ctrl-Z.
@@ -250,7 +250,7 @@ impl Keyboard {
         }
     }
 
-    /// Notes what was typed.
+    /// Notes typed keys.
     pub(super) fn typed(&mut self, keys: &[u8], record: &mut Record) {
         if let Ok(discipline) = Discipline::of(&self.rank_end) {
             self.is_interrupted |= self.typed.add(keys, &discipline, record);
