@@ -280,6 +280,14 @@ impl Running {
         }
     }
 
+    /// Whether the launcher has printed a line with these words since lines were last read; does not wait.
+    pub(crate) fn has_printed(&mut self, words: &str) -> bool {
+        let new: Vec<String> = self.lines.try_iter().collect();
+        let printed = new.iter().any(|line| line.contains(words));
+        self.seen.extend(new);
+        printed
+    }
+
     /// Asks for a checkpoint until one is committed, which a rank that has passed the point already may prevent. Returns the line about it.
     pub(crate) fn checkpoint(&mut self) -> String {
         loop {
