@@ -7,6 +7,7 @@ use crate::support::namespaces::{enter, tool};
 use crate::support::two_hosts::{TwoHosts, nics, rail, rail_when_free, wait_for_nics};
 use crate::support::{Done, signal, stillwire, verified, wait_until};
 use serde_json::Value;
+use store::JobFile;
 
 /// True outside, when the test `name` has run in a network of its own, or cannot. False inside: go on.
 fn outside(name: &str) -> bool {
@@ -173,7 +174,11 @@ fn a_restart_goes_over_what_was_decided_last_while_its_hosts_are_the_same() {
     let mut job = hosts.run(&["--nic", "udp"]);
     job.wait_for("committed");
     moved(&["--nic", "udp:eth1"], "udp:eth1");
-    job.wait_for("committed");
+    // Written down behind the checkpoints that are under way.
+    wait_until("the job's file has the decision", || {
+        let file = std::fs::read(hosts.place.job().join("job")).expect("a job has a file");
+        JobFile::parse(&file).is_ok_and(|file| file.settings.values().any(|value| value == "udp:eth1"))
+    });
     hosts.kill(job);
     for _ in 0..2 {
         let mut job = hosts.place.restart(&[]);
