@@ -7,10 +7,19 @@ script=tests/guest/$(basename "$0")
 target=${CARGO_TARGET_DIR:-target}
 target=$(mkdir -p "$target" && cd "$target" && pwd)
 place=$target/guest
+# GUEST: the name of one of several guests at once, whose files are its own. Only one at a time is prepared.
+own=$place${GUEST:+/$GUEST}
 # What is written by both, at the same path in the guest; and the guest's own disk, whose folder is empty outside.
-share=$place/share
-disk=$place/disk
+share=$own/share
+disk=$own/disk
 mkdir -p "$share" "$disk"
+exec {lock}>"$place/lock"
+flock "$lock"
+
+# Nothing that guests share is written any more.
+prepared() {
+    flock --unlock "$lock"
+}
 
 fail() {
     echo "$script: $*" >&2
@@ -119,9 +128,9 @@ modules() {
 # EXTRA_MODULES are loaded, too. Nothing outside the guest is written. The disk is an NVMe one because a file is known by its device's number and its own,
 # and a first virtio disk has the same number in most virtual machines.
 boot() {
-    local seconds=$1 cpu=$2 log=$3 root=$place/initramfs file code=0
+    local seconds=$1 cpu=$2 log=$3 root=$own/initramfs file code=0
     shift 3
-    rm -rf "$root" "$place/disk.img"
+    rm -rf "$root" "$own/disk.img"
     mkdir -p "$root/bin"
     cp "$busybox" "$root/bin"
     # shellcheck disable=SC2086 # names, one a word
@@ -168,19 +177,19 @@ START
         printf '\ncode=$?\nsync\nprintf "\\\\x$(printf %%x $code)" | dd of=/dev/port bs=1 seek=1281 2>/dev/null\n'
     } >"$share/start"
     chmod +x "$share/start"
-    (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$place/initramfs.gz"
+    (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$own/initramfs.gz"
     rm -r "$root"
-    truncate -s 4G "$place/disk.img"
-    PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F "$place/disk.img"
+    truncate -s 4G "$own/disk.img"
+    PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F "$own/disk.img"
     echo "-- a guest with Linux $version and the processor $cpu; its console is $log"
     timeout --kill-after=10 "$seconds" "${qemu[@]}" -M pc -accel tcg,thread=multi -cpu "$cpu" -smp 2 -m 2048 -nodefaults -no-user-config -display none \
-        -no-reboot -kernel "$kernel/boot/vmlinuz-$version" -initrd "$place/initramfs.gz" \
+        -no-reboot -kernel "$kernel/boot/vmlinuz-$version" -initrd "$own/initramfs.gz" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable rdinit=/init" -serial stdio \
         -device isa-debug-exit,iobase=0x501,iosize=1 \
         -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap -device virtio-9p-pci,fsdev=host,mount_tag=host \
         -fsdev local,id=share,path="$share",security_model=none -device virtio-9p-pci,fsdev=share,mount_tag=share \
-        -drive file="$place/disk.img",if=none,id=disk,format=raw,cache=unsafe -device nvme,drive=disk,serial=disk </dev/null >"$log" 2>"$log.qemu" || code=$?
-    rm -f "$place/disk.img" "$place/initramfs.gz"
+        -drive file="$own/disk.img",if=none,id=disk,format=raw,cache=unsafe -device nvme,drive=disk,serial=disk </dev/null >"$log" 2>"$log.qemu" || code=$?
+    rm -f "$own/disk.img" "$own/initramfs.gz"
     case $code in
         124 | 137) echo "$script: the guest has not ended within $seconds s" >&2; return 124 ;;
         0 | *[02468]) cat "$log.qemu" >&2; echo "$script: the guest ended without a result (QEMU's exit code $code)" >&2; return 125 ;;
