@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,7 +182,7 @@ fn a_read_only_disk_of_one_node() {
     job.wait_for("committed");
     make_read_only(&at);
     job.wait_for("was abandoned");
-    tool("mount", &format!("-o remount,rw {}", at.display()));
+    remount("rw", &at);
     job.wait_for("committed");
     place.let_end();
     let done = job.finish();
@@ -191,11 +191,18 @@ fn a_read_only_disk_of_one_node() {
     verified(&done);
 }
 
+/// Without the options that the disk has by now: the kernel names its owner by an id that an ordinary user's namespace does not have.
+const REMOUNT: [&str; 3] = ["--options-source", "disable", "-o"];
+
+fn remount(how: &str, at: &Path) {
+    tool("mount", &format!("{} remount,{how} {}", REMOUNT.join(" "), at.display()));
+}
+
 /// Remounts a disk, for which nothing may be being written just then.
-fn make_read_only(at: &std::path::Path) {
+fn make_read_only(at: &Path) {
     let read_only = || {
         let mut mount = Command::new("mount");
-        mount.args(["-o", "remount,ro"]).arg(at).stderr(Stdio::null()).status().unwrap().success()
+        mount.args(REMOUNT).arg("remount,ro").arg(at).stderr(Stdio::null()).status().unwrap().success()
     };
     crate::support::wait_until("the disk is read-only", read_only);
 }
@@ -241,7 +248,7 @@ fn a_rank_dies_while_one_node_s_disk_is_read_only() {
     job.wait_for("committed");
     job.wait_for("committed");
     make_read_only(&at);
-    rank_dies(&place, job, || tool("mount", &format!("-o remount,rw {}", at.display())));
+    rank_dies(&place, job, || remount("rw", &at));
 }
 
 #[test]
@@ -256,7 +263,7 @@ fn a_read_only_disk() {
     job.signal("INT");
     job.finish();
     let kept = place.generations("committed");
-    tool("mount", &format!("-o remount,ro {at}"));
+    remount("ro", &place.job());
     for command in ["ls", "verify"] {
         let read = done(&mut stillwire(&[command, &at]));
         assert_eq!(read.code, Some(0), "{command}: {read:?}");
@@ -268,7 +275,7 @@ fn a_read_only_disk() {
     let refused = done(&mut stillwire(&["run", "-n", "1", "--ckpt-dir", &fresh, "--", "true"]));
     assert_eq!(refused.code, Some(1), "{refused:?}");
     refused.says(&["Read-only file system", "fresh"]);
-    tool("mount", &format!("-o remount,rw {at}"));
+    remount("rw", &place.job());
     place.let_end();
     let done = place.restart(&[]).finish();
     verified(&done);

@@ -9,6 +9,7 @@ use drivers::Driver;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use transport::config::AuthLevel;
 use transport::{
     Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, RawAddress, Receive,
@@ -294,6 +295,9 @@ const RINGS: usize = 256;
 fn senders_beyond_the_rings_of_a_receiver_reach_it_over_the_other_rail_at_once() {
     const LATE: u32 = 3;
     const MESSAGES: u64 = 200;
+    // All these rails are one process's here, which has more descriptors than are allowed by default.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
     let both = || vec![shm(true), udp()];
     let b = open(0, AuthLevel::Header, both(), true);
     let crowd: Vec<ShmDriver> = (0..RINGS)
