@@ -38,10 +38,6 @@ def values_of(program, text):
     return values
 
 
-class TooLate(Failure):
-    """The job was over before its kill: that says nothing about it."""
-
-
 def shown(values):
     return ", ".join(f"{len(value)} {name}" if name == "rows" else f"{name} {value}" for name, value in values.items())
 
@@ -72,48 +68,47 @@ def uses(pid, library):
 
 
 def kill_one(options, job, at, again, dice):
-    """Kills a rank at this time, counted from when all ranks run; waits until they run again."""
+    """Kills a rank at this time, counted from when all ranks run. False: the job ended before."""
     if not job.wait_for("all ranks run", again + 1):
-        raise TooLate("it ended before it was killed")
+        return False
     time.sleep(at)
     # Where nothing is saved yet it would only begin anew.
     if not job.wait_for("committed", again + 1):
-        raise TooLate("it ended before it was killed")
+        return False
     ranks = job.ranks()
     if not ranks:
-        raise TooLate("it ended before it was killed")
+        return False
     for pid in ranks:
         if not uses(pid, options.library):
             raise Failure(f"process {pid} has not loaded {options.library} alone")
     job.kill(dice.choice(ranks))
+    return True
 
 
 def one(options, program, dice):
+    """One job, which ends well however often it was killed. Returns its values, and how often that was: at most KILLS."""
     directory = tempfile.mkdtemp(prefix=program["name"] + "-", dir=options.place)
     os.environ["ROUNDS_OF"] = directory
     job = job_of(options, directory, program)
     try:
         job.run(program["ranks"], EVERY_MS, [])
-        for number in range(KILLS):
-            at = dice.random() * program["seconds"] / (KILLS + 1)
-            kill_one(options, job, at, number, dice)
+        kills = 0
+        while kills < KILLS and kill_one(options, job, dice.random() * program["seconds"] / (KILLS + 1), kills, dice):
+            kills += 1
         job.finish()
         found = values_of(program, job.text())
         for name, value in program["expected"].items():
             differs = found[name] != value if name == "rows" else abs(found[name] - value) > TOLERANCE
             if differs:
                 raise Failure(f"{name} {found[name]}, undisturbed {value}")
-        if (again := job.text().count("all ranks run again")) < KILLS:
-            raise Failure(f"it ran again {again} times after {KILLS} kills")
+        if (again := job.text().count("all ranks run again")) < kills:
+            raise Failure(f"it ran again {again} times after {kills} kills")
         until = time.monotonic() + LEFT_MAX
         while left := job.processes():
             if time.monotonic() > until:
                 raise Failure(f"left are the processes {left}")
             time.sleep(0.02)
     except Stopped:
-        job.end_and_remove()
-        raise
-    except TooLate:
         job.end_and_remove()
         raise
     except Failure as failure:
@@ -124,18 +119,17 @@ def one(options, program, dice):
     finally:
         del os.environ["ROUNDS_OF"]
     shutil.rmtree(directory)
-    return found
+    return found, kills
 
 
 def one_in_time(options, program, dice):
     """Kills earlier after a job that was over too soon: with checkpoints it may take less time than the undisturbed one did."""
-    for attempt in range(ATTEMPTS):
-        try:
-            return one(options, program, dice)
-        except TooLate:
-            if attempt == ATTEMPTS - 1:
-                raise
-            program["seconds"] *= 0.6
+    for _ in range(ATTEMPTS):
+        found, kills = one(options, program, dice)
+        if kills == KILLS:
+            return found
+        program["seconds"] *= 0.6
+    raise Failure(f"{program['name']}: {ATTEMPTS} jobs ended before they were killed {KILLS} times")
 
 
 def main():

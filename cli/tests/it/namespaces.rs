@@ -182,7 +182,7 @@ fn a_read_only_disk_of_one_node() {
     job.wait_for("committed");
     make_read_only(&at);
     job.wait_for("was abandoned");
-    remount("rw", &at);
+    assert!(remount("rw", &at));
     job.wait_for("committed");
     place.let_end();
     let done = job.finish();
@@ -191,20 +191,16 @@ fn a_read_only_disk_of_one_node() {
     verified(&done);
 }
 
-/// Without the options that the disk has by now: the kernel names its owner by an id that an ordinary user's namespace does not have.
-const REMOUNT: [&str; 3] = ["--options-source", "disable", "-o"];
-
-fn remount(how: &str, at: &Path) {
-    tool("mount", &format!("{} remount,{how} {}", REMOUNT.join(" "), at.display()));
+/// Remounts a disk, without the options that it has by now: the kernel names its owner by an id that an ordinary user's namespace does not have.
+fn remount(how: &str, at: &Path) -> bool {
+    let mut mount = Command::new("mount");
+    mount.args(["--options-source", "disable", "-o"]).arg(format!("remount,{how}")).arg(at);
+    mount.stderr(Stdio::null()).status().expect("mount is there").success()
 }
 
-/// Remounts a disk, for which nothing may be being written just then.
+/// Nothing may be being written just then.
 fn make_read_only(at: &Path) {
-    let read_only = || {
-        let mut mount = Command::new("mount");
-        mount.args(REMOUNT).arg("remount,ro").arg(at).stderr(Stdio::null()).status().unwrap().success()
-    };
-    crate::support::wait_until("the disk is read-only", read_only);
+    crate::support::wait_until("the disk is read-only", || remount("ro", at));
 }
 
 /// A rank dies while node 1 can write nothing: its generations count, and the job goes on from the newest one, without checkpoints until there is
@@ -248,7 +244,7 @@ fn a_rank_dies_while_one_node_s_disk_is_read_only() {
     job.wait_for("committed");
     job.wait_for("committed");
     make_read_only(&at);
-    rank_dies(&place, job, || remount("rw", &at));
+    rank_dies(&place, job, || assert!(remount("rw", &at)));
 }
 
 #[test]
@@ -263,7 +259,7 @@ fn a_read_only_disk() {
     job.signal("INT");
     job.finish();
     let kept = place.generations("committed");
-    remount("ro", &place.job());
+    make_read_only(&place.job());
     for command in ["ls", "verify"] {
         let read = done(&mut stillwire(&[command, &at]));
         assert_eq!(read.code, Some(0), "{command}: {read:?}");
@@ -275,7 +271,7 @@ fn a_read_only_disk() {
     let refused = done(&mut stillwire(&["run", "-n", "1", "--ckpt-dir", &fresh, "--", "true"]));
     assert_eq!(refused.code, Some(1), "{refused:?}");
     refused.says(&["Read-only file system", "fresh"]);
-    remount("rw", &place.job());
+    assert!(remount("rw", &place.job()));
     place.let_end();
     let done = place.restart(&[]).finish();
     verified(&done);
