@@ -49,10 +49,15 @@ fn parity_goes_over_every_rail() {
 #[test]
 fn a_rail_that_dies_during_an_encoding_costs_none() {
     let (_cluster, statistics) = protect(plan(["", "die=60"]));
-    for found in statistics {
-        assert_eq!((found.rails_lost, found.rail_frames[1]), (1, 0), "it died under way");
+    for found in &statistics {
+        // Where the rails of the peers die first, a node passes its own over (R24) before it has carried as many frames as let it die.
+        match found.rails_lost {
+            0 => assert!(found.rail_frames[1] < 60, "{:?}", found.rail_frames),
+            lost => assert_eq!((lost, found.rail_frames[1]), (1, 0), "it died under way"),
+        }
         assert!(found.rail_frames[0] > 60, "{:?}", found.rail_frames);
     }
+    assert!(statistics.iter().any(|found| found.rails_lost == 1), "none died under way");
 }
 
 #[test]
