@@ -272,7 +272,7 @@ impl Port {
             self.resume_peer(index);
         }
         if let Body::Resync(resync) = frame.body
-            && !self.fits_ours(index, resync.expected)
+            && !self.fits_ours(index, resync.expected, frame.header.epoch)
         {
             return;
         }

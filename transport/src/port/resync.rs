@@ -1,7 +1,7 @@
 //! After a restart: both ends of a link report their counters, and messages that the peer has not counted are queued
 //! again (R10).
 
-use crate::ids::LinkIndex;
+use crate::ids::{Epoch, LinkIndex};
 use crate::link::queues::{Pending, SentBody, Stream};
 use crate::link::timer::NEVER;
 use crate::link::{Flags, expand_sequence};
@@ -10,12 +10,14 @@ use crate::port::Port;
 use crate::wire::{Body, Frame};
 
 impl Port {
-    /// R10: the peer's reported number must lie between the oldest frame that we hold and the next that we
-    /// would send.
-    pub(crate) fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64) -> bool {
+    /// R10: the peer's number, reported in that epoch, must lie between the oldest frame that we hold and the next that
+    /// we would send.
+    pub(crate) fn fits_ours(&mut self, index: LinkIndex, peer_expected: u64, epoch: Epoch) -> bool {
         let link = &self.links[index.0 as usize];
         let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
-        if (oldest_held..=next).contains(&peer_expected) {
+        // R4: a number as of the peer's cut. It may have counted, and acknowledged, more since.
+        let is_past = epoch < link.peer_epoch;
+        if (oldest_held..=next).contains(&peer_expected) || is_past && peer_expected < oldest_held {
             return true;
         }
         let event = Event::Inconsistent { link: index, peer, peer_expected, oldest_held, next };
@@ -29,7 +31,7 @@ impl Port {
             Body::Resync(resync) => resync.expected,
             _ => expand_sequence(self.links[index.0 as usize].acked, frame.header.ack),
         };
-        if !self.fits_ours(index, peer_expected) {
+        if !self.fits_ours(index, peer_expected, frame.header.epoch) {
             return false;
         }
         let link = &mut self.links[index.0 as usize];
