@@ -513,7 +513,7 @@ impl Images {
             }
         };
         let summary = writer.finish(storage)?;
-        let digest = ImageDigest(summary.digest.0);
+        let digest = summary.digest;
         match &plan.base {
             Some(base) => self.choice.finished_delta(generation, base, bytes, below),
             None => self.choice.finished_whole(generation, digest, runs, hashes),

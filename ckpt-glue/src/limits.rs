@@ -215,3 +215,6 @@ pub const RAIL_STEPS: u32 = 4;
 
 /// Ranks that are named when one of these steps was not taken in time.
 pub const RAIL_NAMED_MAX: usize = 8;
+
+/// Attempts to rebuild one generation before a life begins; nodes that were lost meanwhile are asked anew in between.
+pub const REPAIRS_MAX: u32 = 3;

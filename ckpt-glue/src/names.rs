@@ -1,11 +1,13 @@
 //! Names of things that checkpoints are made of, beside those of [`transport::ids`].
 
 use core::fmt;
+use core::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use transport::{Epoch, Life, Rank};
 
 /// A node of the job, and the keeper that runs on it: its place in the list that the launcher was given.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeIndex(pub u32);
 
 impl fmt::Display for NodeIndex {
@@ -20,9 +22,9 @@ impl fmt::Debug for NodeIndex {
     }
 }
 
-/// The key of a generation and of every image in it. R8: the life is part of it, because two lives may both write
-/// images of one epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The key of a generation, which is the images of all ranks for one cut, and of every image in it. R8: the life is part
+/// of it, because two lives may both write images of one epoch. Ordered by age: by the life's counter, then by epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GenerationId {
     /// The life that wrote the images.
     pub life: Life,
@@ -42,8 +44,28 @@ impl fmt::Debug for GenerationId {
     }
 }
 
-/// The digest of one image's content; computed by the store, only compared here.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// A text that is no generation's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a generation is written as COUNTER.NONCE/EPOCH, such as 2.00000000deadbeef/3; `stillwire ls` lists them"
+)]
+pub struct NotAGenerationId;
+
+impl FromStr for GenerationId {
+    type Err = NotAGenerationId;
+
+    fn from_str(text: &str) -> Result<GenerationId, NotAGenerationId> {
+        let (life, epoch) = text.split_once('/').ok_or(NotAGenerationId)?;
+        let (counter, nonce) = life.split_once('.').ok_or(NotAGenerationId)?;
+        let counter = counter.parse().map_err(|_| NotAGenerationId)?;
+        let nonce = u64::from_str_radix(nonce, 16).map_err(|_| NotAGenerationId)?;
+        let epoch = Epoch(epoch.parse().map_err(|_| NotAGenerationId)?);
+        Ok(GenerationId { life: Life { counter, nonce }, epoch })
+    }
+}
+
+/// Names the content of one image in manifest and commit record. The store computes it; nothing but it is compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct ImageDigest(pub u64);
 
 impl fmt::Display for ImageDigest {
@@ -59,7 +81,7 @@ impl fmt::Debug for ImageDigest {
 }
 
 /// The sender or receiver of a control message.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Party {
     /// The coordinator of the job.
     Coordinator,
@@ -83,7 +105,7 @@ impl fmt::Display for Party {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum ExitStatus {
     /// It called `exit` with this code.
     Code(u8),

@@ -624,7 +624,7 @@ pub(crate) fn duration_argument(text: &str) -> Result<Duration, String> {
 
 fn generation_argument(text: &str) -> Result<GenerationArgument, String> {
     let whole = || text.parse().map(GenerationArgument::Whole);
-    text.parse().map(GenerationArgument::Epoch).or_else(|_| whole()).map_err(|_: store::job::NotAGenerationId| {
+    text.parse().map(GenerationArgument::Epoch).or_else(|_| whole()).map_err(|_: ckpt_glue::NotAGenerationId| {
         "expected a generation as `stillwire ls` lists it, such as 2.00000000deadbeef/3, or its epoch alone, such as 3".to_owned()
     })
 }

@@ -2,7 +2,6 @@
 
 mod arguments;
 mod commands;
-mod convert;
 mod demo;
 mod error;
 mod exit;

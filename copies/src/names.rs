@@ -24,7 +24,7 @@ pub fn job_parsed(name: &str) -> Option<JobId> {
 
 /// The folder of a copy.
 pub(crate) fn copy(of: JobId, generation: GenerationId) -> String {
-    format!("{}/{}", job(of), generation.folder())
+    format!("{}/{}", job(of), store::job::folder(generation))
 }
 
 /// A file of a copy that is its own.
@@ -45,7 +45,7 @@ pub(crate) fn of_rank(of: JobId, generation: GenerationId, rank: Rank, what: &st
 /// The generation whose copy a path of the job `of` is the record of.
 pub(crate) fn copied_parsed(of: JobId, path: &str) -> Option<GenerationId> {
     let folder = path.strip_prefix(&job(of))?.strip_prefix('/')?.strip_suffix(COPIED)?.strip_suffix('/')?;
-    GenerationId::of_folder(folder)
+    store::job::generation_of(folder)
 }
 
 /// Distinguishes keys.

@@ -4,6 +4,7 @@
 //! packed by rising place, and files have another order. Files that the newest copy is known to have are neither read
 //! nor hashed.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use store::checksum::checksum;
@@ -29,7 +30,7 @@ const CHANGED_MAX: f64 = 0.75;
 const STRETCH_BLOCKS: u64 = 256;
 
 /// The written data of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
     /// As the copy's record has it.
     pub of: CopiedRank,

@@ -1,6 +1,7 @@
 //! A copy whose ranks are packed by several hosts, each with the images that lie on its own disk. One of them, the
 //! writer, begins it, names the base of its parts, and writes the record when all parts are there.
 
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroUsize;
 
 use store::record::{BaseCopy, Copied};
@@ -19,7 +20,7 @@ use crate::write::{Report, Source, Work, Written, random_seed};
 const SIGN_BYTES_MAX: u64 = 64;
 
 /// The instructions for a host that packs a part of a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackRequest {
     /// Shows that its place is the writer's.
     pub sign: u64,

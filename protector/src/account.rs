@@ -3,20 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The progress of an encoding on one member when it was abandoned, and the times for which the member waited.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Since the order.
-    pub elapsed: Duration,
-    /// Time in which this member itself had something to read, compute or write.
-    pub own: Duration,
-    /// Time in which something waited here for the limit of its link to other members.
-    pub limited: Duration,
-    /// Node, and the time in which something of it was on its way to this one, or it had not reported its content.
-    pub from: Vec<(u32, Duration)>,
-    /// Windows of the encoding that are closed, and all of them; `None`: the members' contents were not all known yet.
-    pub windows: Option<(u64, u64)>,
-}
+use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::Account;
 
 /// The facts at one moment.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +64,7 @@ impl Watch {
             from: nodes
                 .iter()
                 .copied()
+                .map(NodeIndex)
                 .zip(self.from.iter().copied())
                 .filter(|(_, time)| !time.is_zero())
                 .collect(),
@@ -103,7 +92,7 @@ mod tests {
             elapsed: seconds(9),
             own: seconds(2 + 5),
             limited: seconds(1),
-            from: vec![(8, seconds(3))],
+            from: vec![(NodeIndex(8), seconds(3))],
             windows: Some((2, 7)),
         };
         assert_eq!(account, expected);

@@ -1,16 +1,17 @@
 //! A keeper's requests and the events in answer.
 
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ckpt_glue::protection::Account;
 use drivers::fault::Faults;
 use store::GenerationId;
 use store::protect::{Group, Repaired};
 use transport::config::{AuthLevel, RAILS_MAX};
 use transport::{JobId, Life, Rank};
 
-use crate::account::Account;
 use crate::error::ProtectorError;
 use crate::shape::Shape;
 
@@ -57,7 +58,7 @@ impl Rail {
 }
 
 /// The resources of its node that a protector may use. `None`: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes per second of the network, in each direction: of all rails together.
     pub link_bytes_per_s: Option<u64>,

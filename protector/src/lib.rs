@@ -42,9 +42,9 @@ mod windows;
 mod work;
 mod writer;
 
-pub use account::Account;
 pub use api::{Event, Limits, Rail, Request, RequestKind, Seconds, Settings, Statistics};
 pub use bare::BareRing;
+pub use ckpt_glue::protection::Account;
 pub use disk::Disk;
 pub use error::ProtectorError;
 pub use protector::Protector;

@@ -24,9 +24,9 @@ impl Protector {
     /// # Errors
     /// [`ProtectorError::NotInGroup`], [`ProtectorError::Thread`], [`ProtectorError::Store`] if the directory is not there.
     pub fn start(settings: Settings) -> Result<Protector, ProtectorError> {
-        let (node, nodes) = (settings.node, settings.group.nodes());
-        let Some(me) = nodes.iter().position(|member| *member == node) else {
-            return Err(ProtectorError::NotInGroup { node, nodes: nodes.to_vec() });
+        let node = settings.node;
+        let Some(me) = settings.group.member(node) else {
+            return Err(ProtectorError::NotInGroup { node, nodes: settings.group.nodes().to_vec() });
         };
         let directory = Directory::open(&settings.directory).map_err(store::StoreError::from)?;
         let failed = |reason: String| ProtectorError::Thread { node, reason };
@@ -132,7 +132,7 @@ mod tests {
             shape: None,
             patience: Duration::from_secs(60),
         };
-        std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
+        std::fs::create_dir_all(scratch.path().join(store::job::folder(ASKED))).expect("a folder");
         let (protector, mut messenger) = with_a_peer(settings);
         protector.send(Request::Protect { generation: ASKED, from: None, ranks: Vec::new() });
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };
@@ -174,7 +174,7 @@ mod tests {
             shape: None,
             patience: Duration::from_secs(60),
         };
-        std::fs::create_dir_all(scratch.path().join(ASKED.folder())).expect("a folder");
+        std::fs::create_dir_all(scratch.path().join(store::job::folder(ASKED))).expect("a folder");
         let storage = Directory::open(scratch.path()).expect("a folder");
         let mut member = Member::new(JobDirectory::attach(storage, JOB).on_node(0), group.clone(), 0);
         let content = Content { job: JOB, generation: ASKED, node: 1, files: Vec::new() };

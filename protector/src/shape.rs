@@ -2,9 +2,10 @@
 
 use core::fmt;
 use core::str::FromStr;
+use serde::{Deserialize, Serialize};
 
 /// The way of contributions from the members of a stripe to the keepers of its parity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Shape {
     /// From one data place of the stripe to the next, each adding its own, small blocks, many on their way at once; from the last to each keeper straight.
     Pipeline,

@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{CutStatistics, Message, NoImageReason, Reason};
-use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
 use store::image::ImageSummary;
 use store::storage::{DirectoryFile, Limit};
@@ -116,7 +115,7 @@ pub(crate) fn start(
         let input = match written {
             Ok(Some(summary)) => {
                 statistics.write_ns = nanos(cut.elapsed());
-                let (digest, bytes) = (ImageDigest(summary.digest.0), summary.bytes);
+                let (digest, bytes) = (summary.digest, summary.bytes);
                 Input::Captured { epoch, digest, bytes, statistics }
             }
             // Cancelled; no answer is expected.
@@ -228,7 +227,7 @@ mod tests {
 
     /// The number of files in the folder of the image.
     fn found(directory: &mut JobDirectory<Memory>) -> usize {
-        let folder = PLACE.0.folder();
+        let folder = store::job::folder(PLACE.0);
         directory.storage().list(&folder).expect("the folder of the generation").len()
     }
 

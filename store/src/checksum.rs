@@ -3,8 +3,6 @@
 //! It guards against accidents (rot, torn writes, wrong files), not against a person with write access to the
 //! directory: such a person owns the job anyway. Why XXH3 and not a CRC: `docs/reference/image-format.md`.
 
-use core::fmt;
-
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Checksum of `bytes`.
@@ -33,25 +31,6 @@ impl Checksum {
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.digest()
-    }
-}
-
-/// Names the content of one image in manifest and commit record: checksum over its header and its table of sections.
-///
-/// The table holds the checksum of every section, so the digest covers every byte that means anything, and whether a
-/// file is the committed one is known after reading header and table alone.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ImageDigest(pub u64);
-
-impl fmt::Display for ImageDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for ImageDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ImageDigest({self})")
     }
 }
 

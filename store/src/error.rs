@@ -1,11 +1,10 @@
 //! Errors of files on disk, and the remedy for each.
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use core::ops::RangeInclusive;
 
 use transport::{Epoch, JobId, Life, Rank};
 
-use crate::checksum::ImageDigest;
-use crate::job::GenerationId;
 use crate::storage::StorageError;
 
 /// An operation on a job's directory failed.

@@ -29,10 +29,10 @@ pub mod sabotage;
 mod seal;
 pub mod storage;
 
-pub use checksum::ImageDigest;
+pub use ckpt_glue::names::{GenerationId, ImageDigest};
 pub use error::{CommitError, ImageError, RecordError, StoreError};
 pub use image::{Identity, ImageReader, ImageSummary, ImageWriter, Section};
-pub use job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
+pub use job::{CommitRequest, ImageClaim, JobDirectory};
 pub use record::{CheckpointSettings, CommitRecord, Decision, End, JobFile, Manifest};
 pub use seal::Key;
 pub use storage::{Directory, Memory, Storage, StorageError};

@@ -1,11 +1,12 @@
 //! Bytes that cannot be read, or changed unnoticed, without the key: packets, and pages of images.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 use aegis::aegis256::Aegis256;
 
 /// A key.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key(pub [u8; 32]);
 
 impl fmt::Debug for Key {

@@ -4,6 +4,7 @@ use core::fmt;
 
 /// A running parallel program: 128 random bits chosen by its launcher.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct JobId(pub u128);
 
 impl JobId {
@@ -37,6 +38,7 @@ pub struct JobTag(pub u32);
 
 /// One incarnation of a job. Every attempt to start or roll back is a new life; only an *equal* life counts (R7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Life {
     /// Attempts of this job so far, from 1. Orders lives for reports; equality needs the nonce too.
     pub counter: u32,
@@ -58,6 +60,7 @@ impl fmt::Debug for Life {
 
 /// Number of the last cut that a rank took; 0 before its first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u32);
 
 impl Epoch {
@@ -82,6 +85,7 @@ impl fmt::Debug for Epoch {
 
 /// A process of a job, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rank(pub u32);
 
 impl fmt::Display for Rank {

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
 use transport::{Epoch, PortId, Rank};
 
 use crate::control::{ClosedLink, ClosedPort, CutMode, ExitedRecord};
@@ -21,7 +22,7 @@ use crate::names::ExitStatus;
 ///                          v
 ///   Dead  <------ its process ended in any other way, from anywhere
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankPhase {
     /// Its process is being started, restored, or has not sent anything yet.
     Spawning,

@@ -3,12 +3,13 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use transport::Rank;
 
 use crate::limits::PMI_NAMED_MAX;
 
 /// A process that speaks PMI.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// 0 for a rank of the job, else which spawn of the job it comes from.
     pub world: u32,

@@ -4,12 +4,14 @@ use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 
+use serde::{Deserialize, Serialize};
+
 use super::line::Command;
 use super::{Broken, Refused};
 use crate::limits::{PMI_SPAWN_COMMANDS_MAX, PMI_SPAWN_PROCESSES_MAX};
 
 /// A program to start, and how many times.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnCommand {
     /// How many processes run it.
     pub processes: u32,

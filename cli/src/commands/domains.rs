@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::launch::Addresses;
     use crate::launch::nodes::groups_over;
-    use crate::launch::nodes::wire::WireBudget;
+    use crate::launch::nodes::wire::Budget;
 
     /// Nodes of one machine with these domains, or hosts that are called so.
     fn nodes(domains: &str, are_hosts: bool) -> Vec<Node> {
@@ -83,7 +83,7 @@ mod tests {
     fn reported(scheme: &str, nodes: &[Node], when: When) -> Vec<String> {
         let scheme = scheme.parse().expect("a scheme");
         let groups = groups_over(scheme, nodes).expect("enough nodes");
-        warnings(&OwnDirectories::new(PathBuf::new(), scheme, WireBudget::default(), groups), nodes, when)
+        warnings(&OwnDirectories::new(PathBuf::new(), scheme, Budget::default(), groups), nodes, when)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use protector::Shape;
+use protector::{Limits, Shape};
 use store::protect::{Group, Scheme};
 use store::{JobFile, Manifest};
 use transport::JobId;
@@ -14,7 +14,7 @@ use super::hosts::HostArguments;
 use super::print_message;
 use super::run::setting;
 use crate::error::CliError;
-use crate::launch::nodes::wire::WireBudget;
+use crate::launch::nodes::wire::Budget;
 use crate::launch::nodes::{groups_by_host, groups_over};
 use crate::launch::{Node, OwnDirectories, Plan};
 
@@ -35,15 +35,15 @@ pub(crate) struct ProtectionArguments {
     ///
     /// RATE is in bytes per second, with k, M or G. disk also limits the images that ranks write, and the parity that is folded. C limits parity alone; 0.5 is half of one core. Checkpoints take longer then: one that is not durable within --ckpt-timeout is given up.
     #[arg(long, value_name = "LIMITS", value_parser = budget)]
-    pub(crate) encode_budget: Option<WireBudget>,
+    pub(crate) encode_budget: Option<Limits>,
     /// Route of parity between nodes: pipeline, ring, broadcast or fan-in [default: the cheapest by a cost model]
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
 }
 
 /// Limits of [`ProtectionArguments::encode_budget`].
-fn budget(text: &str) -> Result<WireBudget, String> {
-    let mut budget = WireBudget::default();
+fn budget(text: &str) -> Result<Limits, String> {
+    let mut budget = Limits::default();
     for part in text.split(',') {
         let wrong = || {
             format!("expected link=RATE, disk=RATE or cores=C, such as link=50M,cores=0.5; found `{part}`")
@@ -72,8 +72,8 @@ fn budget(text: &str) -> Result<WireBudget, String> {
 }
 
 /// A budget as a job file has it.
-pub(crate) fn budget_text(budget: &WireBudget) -> Option<String> {
-    let WireBudget { link_bytes_per_s, disk_bytes_per_s, cores, .. } = budget;
+pub(crate) fn budget_text(limits: &Limits) -> Option<String> {
+    let Limits { link_bytes_per_s, disk_bytes_per_s, cores } = limits;
     let parts = [
         link_bytes_per_s.map(|rate| format!("link={rate}")),
         disk_bytes_per_s.map(|rate| format!("disk={rate}")),
@@ -146,8 +146,7 @@ impl ProtectionArguments {
         if root.to_str().is_none() {
             return Err(CliError::NodeDirectoryName { path: root });
         }
-        let shape = self.shape.map(|shape| shape.to_string());
-        let budget = WireBudget { shape, ..self.encode_budget.clone().unwrap_or_default() };
+        let budget = Budget { limits: self.encode_budget.unwrap_or_default(), shape: self.shape };
         Ok(Some(OwnDirectories::new(root, scheme, budget, groups_over(scheme, nodes)?)))
     }
 }
@@ -208,7 +207,7 @@ pub(crate) fn read(
     let scheme = file.settings.get(setting::PARITY).map_or(Ok(Scheme::None), |scheme| scheme.parse())?;
     let text = |name: &str| file.settings.get(name);
     let limits = text(setting::ENCODE_BUDGET).and_then(|limits| budget(limits).ok()).unwrap_or_default();
-    let budget = WireBudget { shape: text(setting::SHAPE).cloned(), ..limits };
+    let budget = Budget { limits, shape: text(setting::SHAPE).and_then(|shape| shape.parse().ok()) };
     let groups = match text(setting::GROUPS) {
         Some(text) => groups(text, scheme, nodes.len())?,
         None => groups_by_host(scheme, nodes)?,
@@ -326,7 +325,7 @@ mod tests {
         {
             assert!(budget(text).expect_err(text).contains("such as link=50M"), "{text}");
         }
-        assert_eq!(budget_text(&WireBudget::default()), None);
+        assert_eq!(budget_text(&Limits::default()), None);
     }
 
     #[test]

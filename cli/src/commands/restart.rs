@@ -22,7 +22,6 @@ use super::run::{
 };
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
-use crate::convert;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::launch::nodes::NO_NODE;
@@ -267,7 +266,7 @@ fn choose(
         Err(_) => directory.verify(generation, Depth::Records)?,
     };
     match damages.first() {
-        None => Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new())),
+        None => Ok((Beginning::Named(generation), BTreeSet::new())),
         Some(damage) => Err(CliError::Damaged { generation, problem: damage.error.to_string() }),
     }
 }
@@ -298,7 +297,7 @@ fn choose_on_nodes(
         let is_left = |found: &&Generation| found.state != GenerationState::Collected;
         generations.iter().rev().filter(is_meant).find(is_left).map(|found| found.id).ok_or(error)
     })?;
-    Ok((Beginning::Named(convert::to_glue(generation)), BTreeSet::new()))
+    Ok((Beginning::Named(generation), BTreeSet::new()))
 }
 
 /// Images to be restored are read once before, so that no life begins from damaged ones.
@@ -317,7 +316,7 @@ fn beginning_manifest(
     beginning: Beginning,
 ) -> Result<Option<Manifest>, CliError> {
     if let Beginning::Named(generation) = beginning
-        && let Ok(manifest) = directory.manifest(convert::to_store(generation))
+        && let Ok(manifest) = directory.manifest(generation)
     {
         return Ok(Some(manifest));
     }

@@ -507,9 +507,9 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());
         settings
             .extend(protection::groups_text(own.groups()).map(|groups| (setting::GROUPS.to_owned(), groups)));
-        let budget = protection::budget_text(&own.budget);
+        let budget = protection::budget_text(&own.budget.limits);
         settings.extend(budget.map(|limits| (setting::ENCODE_BUDGET.to_owned(), limits)));
-        settings.extend(own.budget.shape.clone().map(|shape| (setting::SHAPE.to_owned(), shape)));
+        settings.extend(own.budget.shape.map(|shape| (setting::SHAPE.to_owned(), shape.to_string())));
     }
     settings.extend(plan.flush.iter().flat_map(copies::settings));
     settings.extend(stdin::settings(&plan.input));

@@ -136,9 +136,6 @@ pub(crate) const PROTECTOR_PATIENCE: Duration = Duration::from_secs(10);
 /// that takes longer is the one that is looked for.
 pub(crate) const LATE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Attempts to rebuild one generation before a life begins; nodes that were lost meanwhile are asked anew in between.
-pub(crate) const REPAIRS_MAX: u32 = 3;
-
 /// Time between two words that images are being rebuilt.
 pub(crate) const REPAIR_NEWS_EVERY: Duration = Duration::from_secs(2);
 

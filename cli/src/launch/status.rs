@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use ckpt_glue::control::{ImageReport, JobPhase, JobStatus};
+use ckpt_glue::keeper::RankPhase;
 use serde::{Deserialize, Serialize};
-
-use super::wire::WirePhase;
 
 /// A job's status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -92,12 +91,12 @@ impl Status {
     }
 }
 
-pub(crate) fn state(phase: WirePhase) -> &'static str {
+pub(crate) fn state(phase: RankPhase) -> &'static str {
     match phase {
-        WirePhase::Spawning | WirePhase::Attached => "starting",
-        WirePhase::Running => "running",
-        WirePhase::Finalizing => "finishing",
-        WirePhase::Exited(_) => "ended",
-        WirePhase::Dead => "dead",
+        RankPhase::Spawning | RankPhase::Attached => "starting",
+        RankPhase::Running => "running",
+        RankPhase::Finalizing => "finishing",
+        RankPhase::Exited(_) => "ended",
+        RankPhase::Dead => "dead",
     }
 }

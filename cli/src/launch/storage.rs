@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use store::error::CommitError;
 use store::job::{Damage, Depth, GenerationState};
 use store::{
-    CommitRequest, Directory, GenerationId, ImageClaim, ImageDigest, JobDirectory, JobFile, Manifest,
-    StorageError, StoreError,
+    CommitRequest, Directory, GenerationId, ImageClaim, JobDirectory, JobFile, Manifest, StorageError,
+    StoreError,
 };
 use transport::Life;
 
@@ -21,7 +21,6 @@ use super::nodes::NO_NODE;
 use super::setting;
 use super::worker::Worker;
 use super::{Encryption, Plan};
-use crate::convert;
 use crate::error::CliError;
 
 /// The tasks of the store, in this order.
@@ -178,7 +177,7 @@ impl Disk {
             }
             Task::Decide(decision) => {
                 let life = decision.life;
-                let from = decision.restore.map(convert::to_store);
+                let from = decision.restore;
                 let decision = store::Decision { job: self.directory.job(), life, from };
                 match self.directory.write_decision(&decision) {
                     Ok(()) => {
@@ -229,7 +228,7 @@ impl Disk {
         let depth = |id| if suspects.contains(&id) { Depth::Everything } else { Depth::Tables };
         match self.directory.newest_restorable_at(depth, |_, _, _| ()) {
             Ok(found) => {
-                let newest = found.manifest.map(|manifest| convert::to_glue(manifest.generation));
+                let newest = found.manifest.map(|manifest| manifest.generation);
                 match self.records() {
                     Ok(records) => Done::Fenced { counter, newest, nonce, refused: found.refused, records },
                     Err(error) => Done::FenceFailed(error),
@@ -295,7 +294,7 @@ impl Disk {
         images: &[ImageReport],
         positions: Option<&Positions>,
     ) -> Done {
-        let id = convert::to_store(generation);
+        let id = generation;
         if id.life.counter < self.refuse_below {
             let life = Life { counter: self.refuse_below, nonce: 0 };
             let error = StoreError::Commit { generation: id, error: CommitError::Fenced { life } };
@@ -304,7 +303,7 @@ impl Disk {
         let claim = |report: &ImageReport| ImageClaim {
             rank: report.rank,
             node: self.layout.node_of(report.rank).map_or(0, |node| node.0),
-            digest: ImageDigest(report.digest.0),
+            digest: report.digest,
             bytes: report.bytes,
         };
         let request = CommitRequest {

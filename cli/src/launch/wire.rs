@@ -16,118 +16,22 @@ use ckpt_glue::control::{Control, ControlKey, stream};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
-use ckpt_glue::pmi::Member;
+use ckpt_glue::pmi::{Member, SpawnCommand};
+use copies::Packed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use store::Key;
-use transport::{Epoch, Life, Rank};
+use transport::Life;
 
-use super::flush::wire::{WirePacked, WirePart};
+use super::flush::wire::PartRequest;
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
-use super::nodes::wire::{NodeDone, NodeTask, Refusal, WireMembership};
+use super::nodes::wire::{Membership, NodeDone, NodeTask, Refusal};
 use super::terminal::{Size, TerminalSpec};
 use super::version::VERSION;
 use crate::mpi::replacement::Replacement;
 
 /// The number under which a control message is sealed that lies in a frame: the order of frames is the stream's matter.
 const NUMBER: u64 = 1;
-
-/// World and rank of a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireMember(pub(crate) u32, pub(crate) u32);
-
-impl From<Member> for WireMember {
-    fn from(member: Member) -> WireMember {
-        WireMember(member.world, member.rank.0)
-    }
-}
-
-impl From<WireMember> for Member {
-    fn from(WireMember(world, rank): WireMember) -> Member {
-        Member { world, rank: Rank(rank) }
-    }
-}
-
-/// A life, as two numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireLife(u32, u64);
-
-impl From<Life> for WireLife {
-    fn from(life: Life) -> WireLife {
-        WireLife(life.counter, life.nonce)
-    }
-}
-
-impl From<WireLife> for Life {
-    fn from(WireLife(counter, nonce): WireLife) -> Life {
-        Life { counter, nonce }
-    }
-}
-
-/// A generation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireGeneration(WireLife, u32);
-
-impl From<GenerationId> for WireGeneration {
-    fn from(generation: GenerationId) -> WireGeneration {
-        WireGeneration(generation.life.into(), generation.epoch.0)
-    }
-}
-
-impl From<WireGeneration> for GenerationId {
-    fn from(WireGeneration(life, epoch): WireGeneration) -> GenerationId {
-        GenerationId { life: life.into(), epoch: Epoch(epoch) }
-    }
-}
-
-/// How a process has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum WireStatus {
-    Code(u8),
-    Signal(u8),
-}
-
-impl From<ExitStatus> for WireStatus {
-    fn from(status: ExitStatus) -> WireStatus {
-        match status {
-            ExitStatus::Code(code) => WireStatus::Code(code),
-            ExitStatus::Signal(signal) => WireStatus::Signal(signal),
-        }
-    }
-}
-
-impl From<WireStatus> for ExitStatus {
-    fn from(status: WireStatus) -> ExitStatus {
-        match status {
-            WireStatus::Code(code) => ExitStatus::Code(code),
-            WireStatus::Signal(signal) => ExitStatus::Signal(signal),
-        }
-    }
-}
-
-/// Where a rank is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum WirePhase {
-    Spawning,
-    Attached,
-    Running,
-    Finalizing,
-    Exited(WireStatus),
-    Dead,
-}
-
-impl From<RankPhase> for WirePhase {
-    fn from(phase: RankPhase) -> WirePhase {
-        match phase {
-            RankPhase::Spawning => WirePhase::Spawning,
-            RankPhase::Attached => WirePhase::Attached,
-            RankPhase::Running => WirePhase::Running,
-            RankPhase::Finalizing => WirePhase::Finalizing,
-            RankPhase::Exited(status) => WirePhase::Exited(status.into()),
-            RankPhase::Dead => WirePhase::Dead,
-        }
-    }
-}
 
 /// A control message, sealed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -142,28 +46,6 @@ impl Sealed {
 
     pub(crate) fn open(&self, key: &ControlKey) -> Result<Control, Malformed> {
         stream::parse(key, &self.0).map(|(_, control)| control)
-    }
-}
-
-/// A key that a file is encrypted with. It is never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireKey([u8; 32]);
-
-impl core::fmt::Debug for WireKey {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("WireKey")
-    }
-}
-
-impl From<&Key> for WireKey {
-    fn from(key: &Key) -> WireKey {
-        WireKey(key.0)
-    }
-}
-
-impl From<&WireKey> for Key {
-    fn from(key: &WireKey) -> Key {
-        Key(key.0)
     }
 }
 
@@ -200,26 +82,17 @@ pub(crate) struct Begin {
     pub(crate) replacement: Option<Replacement>,
     pub(crate) saves_processes: bool,
     /// `directory` is the node's own; the job's lies elsewhere.
-    pub(crate) own: Option<WireMembership>,
+    pub(crate) own: Option<Membership>,
     /// The job's directory, if this host has it.
     pub(crate) records: OsString,
     /// Restored processes and their threads get the ids that they had.
     pub(crate) keeps_ids: bool,
     /// The key with which images are encrypted, if they are.
-    pub(crate) encryption: Option<WireKey>,
+    pub(crate) encryption: Option<Key>,
     /// The beginning of a line is handed over without waiting for its end.
     pub(crate) shows_parts: bool,
     /// The only rank has a terminal.
     pub(crate) terminal: Option<TerminalSpec>,
-}
-
-/// A program that ranks spawn.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireCommand {
-    pub(crate) processes: u32,
-    pub(crate) program: String,
-    pub(crate) arguments: Vec<String>,
-    pub(crate) hints: Vec<(String, String)>,
 }
 
 /// From the coordinator's shell to a keeper's.
@@ -238,29 +111,29 @@ pub(crate) enum ToKeeper {
     /// The coordinator's shell speaks for this rank from now on: it gets the machine's messages to the rank.
     SpeakFor { rank: u32 },
     /// A line of the PMI server to a process.
-    PmiLine { who: WireMember, line: String },
+    PmiLine { who: Member, line: String },
     /// Before [`ToKeeper::Judged`]: this rank's ports count as closed, because no other rank runs that could need them.
-    Excuse { rank: u32, life: WireLife },
+    Excuse { rank: u32, life: Life },
     /// To [`FromKeeper::Ended`]: how the machine is to see it.
-    Judged { rank: u32, life: WireLife, status: WireStatus },
+    Judged { rank: u32, life: Life, status: ExitStatus },
     /// End a process.
-    Kill { who: WireMember },
+    Kill { who: Member },
     /// To [`FromKeeper::ExitedImage`]: with the rank's part in PMI.
-    WriteExited { rank: u32, generation: WireGeneration, record: Vec<u8>, pmi: Vec<u8> },
+    WriteExited { rank: u32, generation: GenerationId, record: Vec<u8>, pmi: Vec<u8> },
     /// Start processes that a rank spawns, all or none; answered by [`FromKeeper::WorldStarted`]. `life`: of the ranks that are saved as whole processes.
-    StartWorld { world: u32, running: u32, commands: Vec<WireCommand>, life: Option<WireLife> },
+    StartWorld { world: u32, running: u32, commands: Vec<SpawnCommand>, life: Option<Life> },
     /// The life of all spawned processes is over, or the job: end them. No more messages about them follow.
     EndSpawned,
     /// Look at the mappings of these processes; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
-    Look { worlds: Vec<u32>, members: Vec<WireMember> },
+    Look { worlds: Vec<u32>, members: Vec<Member> },
     /// Processes of an MPI world of this name begin.
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
     NoteFiles,
     /// A life begins in which these ranks of the node read standard input, each from this byte on. Bytes before `replay_end` were there before.
-    InputLife { life: WireLife, ranks: Vec<(u32, u64)>, replay_end: u64 },
+    InputLife { life: Life, ranks: Vec<(u32, u64)>, replay_end: u64 },
     /// Bytes of standard input for a rank in a life, from this one on; `end`: nothing follows.
-    Input { rank: u32, life: WireLife, offset: u64, bytes: Vec<u8>, end: bool },
+    Input { rank: u32, life: Life, offset: u64, bytes: Vec<u8>, end: bool },
     /// Stop all ranks, and time; answered by [`FromKeeper::Suspended`].
     Suspend,
     /// They go on.
@@ -274,7 +147,7 @@ pub(crate) enum ToKeeper {
     /// To be done in the node's own directory, and answered by [`FromKeeper::NodeDone`].
     Node { number: u64, task: NodeTask },
     /// Pack a part of a copy; answered by [`FromKeeper::CopyDone`].
-    Copy(Box<WirePart>),
+    Copy(Box<PartRequest>),
     /// It need not be packed any more; it is answered all the same.
     GiveUpCopy { number: u64 },
     /// The job is over.
@@ -297,17 +170,17 @@ pub(crate) enum FromKeeper {
     /// A rank that was restored has no part in PMI to report.
     PmiNothing { rank: u32 },
     /// Bytes that a process sent over PMI.
-    PmiBytes { who: WireMember, bytes: Vec<u8> },
+    PmiBytes { who: Member, bytes: Vec<u8> },
     /// A process does not read the PMI server's answers.
-    PmiUnread { who: WireMember },
+    PmiUnread { who: Member },
     /// A process has printed a line; `is_part`: a piece of one whose end has not come.
-    Line { who: WireMember, is_error: bool, line: Vec<u8>, is_part: bool },
+    Line { who: Member, is_error: bool, line: Vec<u8>, is_part: bool },
     /// To [`ToKeeper::Suspend`]: the ranks of the node stand still.
     Suspended,
     /// A person at the launcher's terminal has typed the key that stops a program.
     SuspendWanted,
     /// Bytes of standard input up to this one are in a rank's pipe; `open`: it can have more.
-    InputTaken { rank: u32, life: WireLife, offset: u64, open: bool },
+    InputTaken { rank: u32, life: Life, offset: u64, open: bool },
     /// A process of a rank exists.
     Spawned { rank: u32, pid: i32 },
     /// Over which NIC it reaches other hosts, in words.
@@ -323,26 +196,26 @@ pub(crate) enum FromKeeper {
     /// A rank had ended when the generation was taken, with its part in PMI from its image.
     ExitedInImage { rank: u32, pmi: Vec<u8> },
     /// A process of a rank has ended. `is_new`: it had not come up.
-    Ended { rank: u32, life: WireLife, status: WireStatus, is_new: bool },
+    Ended { rank: u32, life: Life, status: ExitStatus, is_new: bool },
     /// The machine has taken [`ToKeeper::Judged`]: its own messages about that have been sent before.
-    Settled { rank: u32, status: WireStatus },
+    Settled { rank: u32, status: ExitStatus },
     /// A spawned process has ended of itself.
-    SpawnedEnded { who: WireMember, status: WireStatus },
+    SpawnedEnded { who: Member, status: ExitStatus },
     /// A rank is ended, because it sent an invalid message or did not read.
     Misbehaves { rank: u32, reason: String },
     /// An error of the job's directory.
     Store { what: String, error: String },
     /// The machine wants the image of a rank that has ended.
-    ExitedImage { rank: u32, generation: WireGeneration, record: Vec<u8> },
+    ExitedImage { rank: u32, generation: GenerationId, record: Vec<u8> },
     /// Ranks that have changed: each with its phase and the last epoch that it has reported.
-    Ranks(Vec<(u32, WirePhase, u32)>),
+    Ranks(Vec<(u32, RankPhase, u32)>),
     /// To [`ToKeeper::StartWorld`]: how many processes, or in one word and in a sentence why none.
     WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
     /// To [`ToKeeper::Look`].
     Found {
-        without_provider: Vec<WireMember>,
-        elsewhere: Vec<(WireMember, String)>,
-        shared: Option<(WireMember, WireMember, String)>,
+        without_provider: Vec<Member>,
+        elsewhere: Vec<(Member, String)>,
+        shared: Option<(Member, Member, String)>,
     },
     /// Why a rank has not come up, as far as it can be seen.
     Silent { why: Option<String> },
@@ -355,7 +228,7 @@ pub(crate) enum FromKeeper {
     /// To [`ToKeeper::Copy`]: there is progress, and so many more bytes have been read.
     Copying { number: u64, bytes: u64 },
     /// To [`ToKeeper::Copy`]: the packed images of its ranks, or the error.
-    CopyDone { number: u64, outcome: Result<Vec<WirePacked>, String> },
+    CopyDone { number: u64, outcome: Result<Vec<Packed>, String> },
     /// The keeper has heard from no majority for too long, and ends its ranks.
     LeaseOver,
 }

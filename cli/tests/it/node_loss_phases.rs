@@ -71,7 +71,7 @@ impl Watched<'_> {
 
     /// Files of the new generation below a directory of the job.
     fn has(&self, root: &Path, is_it: impl Fn(&str) -> bool) -> bool {
-        let files = self.new_below(root).flat_map(|id| entries(&root.join(id.folder())));
+        let files = self.new_below(root).flat_map(|id| entries(&root.join(store::job::folder(id))));
         files.filter_map(|path| Some(is_it(path.file_name()?.to_str()?))).any(|found| found)
     }
 
@@ -82,7 +82,7 @@ impl Watched<'_> {
     fn older_goes(&self) -> bool {
         let is_going = |folder: PathBuf| !folder.exists() || folder.join("collected").exists();
         let mut roots = self.setup.roots(self.place).filter(|root| root.exists());
-        roots.any(|root| is_going(root.join(self.older.folder())))
+        roots.any(|root| is_going(root.join(store::job::folder(self.older))))
     }
 
     /// The new generation. On a slow machine there may be two: one that was abandoned, and then the one that was asked for again, or one that has begun behind it.

@@ -184,7 +184,7 @@ fn what_a_directory_has_stays_and_the_rest_is_brought() {
     let copied = copies.list().unwrap().newest().unwrap().clone();
     let image = |rank| job.directory.image_path(id, transport::Rank(rank));
     let (first, second, base) = (image(0), image(1), base_path(id));
-    let commit = format!("{}/commit", id.folder());
+    let commit = format!("{}/commit", store::job::folder(id));
     let cases: [(&str, u32); 5] = [(&first, 1), (&second, 2), (&base, 2), (&commit, 0), ("", 0)];
     for (path, brought) in cases {
         for is_removed in [true, false] {
@@ -281,7 +281,7 @@ fn nothing_is_removed_while_a_record_cannot_be_read() {
         let id = job.checkpoint(epoch);
         job.copy(&disk.target(), id, None, 8).unwrap();
     }
-    let record = format!("{JOB}/{}/copied", job.id(2).folder());
+    let record = format!("{JOB}/{}/copied", store::job::folder(job.id(2)));
     assert!(disk.hold().damage(&record, 30, 1));
     let before = files_of_ranks(&disk);
     let id = job.checkpoint(3);
@@ -340,7 +340,7 @@ fn a_manifest_of_another_job_is_reported_as_that() {
     job.copy(&disk.target(), id, None, 4).unwrap();
     let target = disk.target();
     let other = store::Manifest { job: JobId(7), ..job.directory.clone().manifest(id).unwrap() }.emit();
-    target.write(&format!("{JOB}/{}/manifest", id.folder()), &other).unwrap();
+    target.write(&format!("{JOB}/{}/manifest", store::job::folder(id)), &other).unwrap();
     let copies = Copies::new(&target, JOB, None);
     let mut copied = copies.list().unwrap().newest().unwrap().clone();
     copied.manifest = store::Manifest::checksum(&other);

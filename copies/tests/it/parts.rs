@@ -129,7 +129,7 @@ fn a_host_with_an_old_list_of_what_is_there_finds_all_that_is_named() {
     copies.take_over(&needs[0], &mut directory).unwrap();
     assert_eq!(directory.verify(newest, Depth::Everything), Ok(vec![]));
     // One of its bases has gone.
-    target.remove(&format!("{JOB}/{}/copied", job.id(1).folder())).unwrap();
+    target.remove(&format!("{JOB}/{}/copied", store::job::folder(job.id(1)))).unwrap();
     let error = CopyError::NoBase { generation: newest, base: job.id(1) };
     assert_eq!(copies.with_needs(newest), Err(error));
 }

@@ -142,7 +142,7 @@ fn a_fetch_ends_where_somebody_wants_it_to_and_leaves_whole_files_alone() {
         let (report, _) = so_often(times);
         let stopped = fetch(&directory, &report);
         let mut storage = directory.clone();
-        let names = storage.storage().list(&id.folder()).unwrap_or_default();
+        let names = storage.storage().list(&store::job::folder(id)).unwrap_or_default();
         assert!(names.iter().all(|entry| !entry.name.ends_with(".tmp")), "{names:?}");
         match stopped {
             Err(CopyError::Stopped) => {}

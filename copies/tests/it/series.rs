@@ -105,7 +105,7 @@ impl Job {
         if let Some((base, _)) = &base {
             let from = self.directory.image_path(base.generation, rank);
             let below = self.directory.storage().read(&from, u64::MAX).unwrap();
-            let to = format!("{}/rank-00000000.base", id.folder());
+            let to = format!("{}/rank-00000000.base", store::job::folder(id));
             let mut file = self.directory.storage().create(&to).unwrap();
             self.directory.storage().append(&mut file, &below).unwrap();
             files.push(below);
@@ -157,7 +157,7 @@ impl Job {
         copies.fetch(copied, &mut directory.clone(), &images, NonZeroUsize::MIN, &Report::default())?;
         let id = copied.generation;
         let mut paths = vec![directory.image_path(id, Rank(0))];
-        paths.push(format!("{}/rank-00000000.base", id.folder()));
+        paths.push(format!("{}/rank-00000000.base", store::job::folder(id)));
         let expected = &self.written[&id];
         for (path, expected) in paths.iter().zip(expected) {
             let found = directory.storage().read(path, u64::MAX)?;
@@ -342,7 +342,7 @@ fn a_whole_copy_comes_after_so_many_and_after_so_much() {
     for id in &ids[..5] {
         job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
     }
-    let path = format!("{JOB}/{}/copied", ids[4].folder());
+    let path = format!("{JOB}/{}/copied", store::job::folder(ids[4]));
     let record = disk.hold().read(&path, u64::MAX).unwrap();
     let silent = Copied { since_whole: None, ..Copied::parse(&record).unwrap() }.emit();
     disk.hold().remove_file(&path).unwrap();
@@ -401,7 +401,7 @@ fn what_the_newest_copy_has_is_not_read_again() {
         job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
     }
     // The base of the third generation cannot be read any more, and it is the one of the second.
-    let path = format!("{}/rank-00000000.base", ids[2].folder());
+    let path = format!("{}/rank-00000000.base", store::job::folder(ids[2]));
     assert!(job.directory.storage().hold().damage(&path, 300_000, 1));
     job.copy(&disk, ids[2], 9, ADAPTIVE).unwrap();
     job.expect_all(&disk);
@@ -428,7 +428,7 @@ fn damage_in_a_base_is_reported_of_every_copy_above_it_and_the_next_copy_is_whol
     for id in &ids {
         job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
     }
-    let blocks = |id: &GenerationId| format!("{JOB}/{}/rank-00000000.blocks", id.folder());
+    let blocks = |id: &GenerationId| format!("{JOB}/{}/rank-00000000.blocks", store::job::folder(*id));
     let bytes = disk.hold().length(&blocks(&ids[0])).unwrap();
     // In a block; then in the index, without which there is nothing to compare with.
     for (offset, is_whole) in [(bytes / 2, false), (bytes - 200, true)] {
@@ -456,7 +456,7 @@ fn damage_in_a_base_is_reported_of_every_copy_above_it_and_the_next_copy_is_whol
         let back = job.expect_back(&copies, &copied);
         assert_eq!(back.is_ok(), is_whole, "{back:?}");
         // A person removes the damaged copy: then nothing builds upon it any more, and the copies that did are removed.
-        let folder = format!("{JOB}/{}/", ids[0].folder());
+        let folder = format!("{JOB}/{}/", store::job::folder(ids[0]));
         for entry in target.list("").unwrap().iter().filter(|entry| entry.path.starts_with(&folder)) {
             target.remove(&entry.path).unwrap();
         }
@@ -476,7 +476,7 @@ fn a_copy_whose_base_was_removed_by_others_is_not_used_and_goes_with_the_next_on
     for id in &ids {
         job.copy(&disk, *id, 9, ADAPTIVE).unwrap();
     }
-    disk.hold().remove_file(&format!("{JOB}/{}/copied", ids[0].folder())).unwrap();
+    disk.hold().remove_file(&format!("{JOB}/{}/copied", store::job::folder(ids[0]))).unwrap();
     let target = disk.target();
     let copies = Copies::new(&target, JOB, None);
     let listed = copies.list().unwrap();

@@ -9,12 +9,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ckpt_glue::protection::Account;
 use store::protect::Member;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::config::RAILS_MAX;
 use transport::{Epoch, Life};
 
-use crate::account::Account;
 use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, DiskUsage, Meter};
 use crate::error::ProtectorError;

@@ -278,7 +278,7 @@ fn a_member_that_lives_and_does_not_answer_ends_a_repair_and_is_named() {
 fn with_a_repair_under_way() -> Cluster {
     let (cluster, id) = with_a_disk_that_stands_still(0, 0, Duration::from_secs(1 << 20));
     cluster.nodes[0].protector.send(Request::Repair { generation: id });
-    let folder = cluster.nodes[0].directory.join(id.folder());
+    let folder = cluster.nodes[0].directory.join(store::job::folder(id));
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())
     });

@@ -83,7 +83,7 @@ fn with_a_repair_under_way() -> (Cluster, GenerationId) {
     let id = first.0.generation;
     cluster.nodes[0].protector.send(Request::Repair { generation: id });
     cluster.nodes[0].protector.send(Request::Repair { generation: generation(1, 2) });
-    let folder = cluster.nodes[0].directory.join(id.folder());
+    let folder = cluster.nodes[0].directory.join(store::job::folder(id));
     wait_for("a file that was lost is begun anew", || {
         std::fs::read_dir(&folder).is_ok_and(|mut files| files.next().is_some())
     });

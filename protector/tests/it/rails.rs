@@ -16,7 +16,7 @@ fn plan(faults: [&str; 2]) -> Plan {
 
 /// The parity that each node keeps of the first generation.
 fn parity(cluster: &Cluster) -> Vec<Vec<u8>> {
-    let folder = |node: &crate::cluster::Node| node.directory.join(generation(1, 1).folder());
+    let folder = |node: &crate::cluster::Node| node.directory.join(store::job::folder(generation(1, 1)));
     let read = |folder: &Path| std::fs::read(folder.join("parity")).expect("parity");
     cluster.nodes.iter().map(|node| read(&folder(node))).collect()
 }

@@ -136,7 +136,7 @@ impl World {
         {
             // R8 out: an image of any life is taken for the one of its epoch.
             let summary = there.summary();
-            return Some(Ok((ImageDigest(summary.digest.0), summary.bytes)));
+            return Some(Ok((summary.digest, summary.bytes)));
         }
         let mut sections = Vec::with_capacity(1 + image.ports.len());
         sections.push(Section::new(MEMORY, 1, &image.memory));
@@ -151,7 +151,7 @@ impl World {
         let outcome = self.outcome("image", written)?;
         Some(outcome.map(|summary| {
             self.images.push((id, rank, image.generation));
-            (ImageDigest(summary.digest.0), summary.bytes)
+            (summary.digest, summary.bytes)
         }))
     }
 
@@ -186,7 +186,7 @@ impl World {
             .begin_generation(id)
             .and_then(|()| self.directory.write_image(id, rank, &sections));
         let outcome = self.outcome("image of an ended rank", written)?;
-        Some(outcome.map(|summary| (ImageDigest(summary.digest.0), summary.bytes)))
+        Some(outcome.map(|summary| (summary.digest, summary.bytes)))
     }
 
     pub(crate) fn store_commit(&mut self, generation: GenerationId, images: &[ImageReport]) -> Outcome<()> {
@@ -194,7 +194,7 @@ impl World {
         let claim = |report: &ImageReport| ImageClaim {
             rank: report.rank,
             node: 0,
-            digest: store::ImageDigest(report.digest.0),
+            digest: report.digest,
             bytes: report.bytes,
         };
         let request = CommitRequest {

@@ -1,6 +1,7 @@
 //! The hash of a block.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
@@ -19,7 +20,7 @@ pub fn hash(seed: u64, block: &[u8]) -> BlockHash {
 }
 
 /// Names a whole content: the hash of its signature.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ContentName(pub u128);
 
 impl fmt::Display for ContentName {

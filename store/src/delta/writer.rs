@@ -1,5 +1,6 @@
 //! Making a delta, in one pass over the content.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use super::error::DeltaError;
@@ -23,7 +24,7 @@ pub struct DeltaOptions {
 }
 
 /// How many blocks differ.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Differences {
     /// Of the content.
     pub blocks: u64,

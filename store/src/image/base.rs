@@ -1,11 +1,10 @@
 //! Which image a delta needs below it.
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::{Epoch, Life};
 
 use super::Section;
-use crate::checksum::ImageDigest;
 use crate::error::ImageError;
-use crate::job::GenerationId;
 use crate::kinds;
 
 const VERSION: u16 = 1;

@@ -15,6 +15,7 @@ mod reader;
 pub mod seal;
 pub(crate) mod writer;
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::{Epoch, JobId, Life, Rank};
 
 pub use base::Base;
@@ -25,9 +26,7 @@ pub use reader::ImageReader;
 pub use seal::{ImageKey, SectionSeal};
 pub use writer::{ImageWriter, encode_encrypted_image, encode_image};
 
-use crate::checksum::ImageDigest;
 use crate::error::ImageError;
-use crate::job::GenerationId;
 
 /// Whose state an image is, and of which instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,13 @@ use super::layout::{Entry, HEADER_BYTES, Header, parse_table};
 use super::parse::{SHORTEST, digest};
 use super::seal::Opened;
 use super::{Base, Exited, Identity, ImageSummary};
-use crate::checksum::{Checksum, ImageDigest, checksum};
+use crate::checksum::{Checksum, checksum};
 use crate::error::{ImageError, StoreError};
 use crate::kinds;
 use crate::limits::{PAGE_BYTES, READ_BUFFER_BYTES};
 use crate::seal::Key;
 use crate::storage::Storage;
+use ckpt_glue::ImageDigest;
 
 const _: () = assert!(READ_BUFFER_BYTES.is_multiple_of(PAGE_BYTES), "pieces that are read begin with a page");
 

@@ -127,7 +127,7 @@ impl<S: Storage> JobDirectory<S> {
         generation: GenerationId,
         progress: &mut dyn FnMut(),
     ) -> Result<(), StoreError> {
-        let directory = names::generation(generation);
+        let directory = names::folder(generation);
         let commit = names::in_generation(generation, names::COMMIT);
         // First of all it stops being committed, durably: no crash leaves a committed generation with images missing.
         match self.storage.rename(&commit, &names::in_generation(generation, names::COLLECTED)) {
@@ -148,7 +148,7 @@ impl<S: Storage> JobDirectory<S> {
         generation: GenerationId,
         progress: &mut dyn FnMut(),
     ) -> Result<(), StoreError> {
-        let entries = match self.storage.list(&names::generation(generation)) {
+        let entries = match self.storage.list(&names::folder(generation)) {
             Err(StorageError::NotFound { .. }) => return Ok(()),
             listed => listed?,
         };

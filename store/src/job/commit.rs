@@ -1,12 +1,12 @@
 //! From the first image to the commit record.
 
+use ckpt_glue::ImageDigest;
 use std::borrow::Cow;
 
 use transport::{Epoch, Rank};
 
 use super::names;
 use super::{Depth, GenerationId, JobDirectory};
-use crate::checksum::ImageDigest;
 use crate::error::{CommitError, StoreError};
 use crate::image::{ImageSummary, KindSummary};
 use crate::kinds;
@@ -57,7 +57,7 @@ impl<S: Storage> JobDirectory<S> {
 
     pub(super) fn make_generation(&mut self, generation: GenerationId) -> Result<(), StoreError> {
         let life = names::life(generation.life);
-        for path in [&life, &names::generation(generation)] {
+        for path in [&life, &names::folder(generation)] {
             match self.storage.create_directory(path) {
                 Ok(()) | Err(StorageError::AlreadyExists { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -193,7 +193,7 @@ impl<S: Storage> JobDirectory<S> {
 
     /// Makes the entries durable on the way from the root to the generation's files.
     pub(super) fn sync_way(&mut self, generation: GenerationId) -> Result<(), StoreError> {
-        self.storage.sync_directory(&names::generation(generation))?;
+        self.storage.sync_directory(&names::folder(generation))?;
         self.storage.sync_directory(&names::life(generation.life))?;
         Ok(self.storage.sync_directory("")?)
     }

@@ -27,13 +27,12 @@ mod scan;
 mod take_over;
 mod verify;
 
-use core::fmt;
-use core::str::FromStr;
-
-use transport::{Epoch, JobId, Life, Rank};
+use ckpt_glue::GenerationId;
+use transport::{JobId, Rank};
 
 pub use collect::CollectReport;
 pub use commit::{CommitRequest, ImageClaim};
+pub use names::{folder, generation_of};
 pub use scan::{AbandonedBy, Generation, GenerationState};
 pub use take_over::TakenFile;
 pub use verify::{Damage, Depth, Restorable};
@@ -45,57 +44,6 @@ use crate::limits::RECORD_BYTES_MAX;
 use crate::record::JobFile;
 use crate::sabotage::{Rule, Sabotage};
 use crate::storage::{Storage, StorageError, parent_and_name};
-
-/// The images of all ranks for one life and epoch. Ordered by age: by the life's counter, then by epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct GenerationId {
-    /// The life in which it was taken.
-    pub life: Life,
-    /// The cut that it consists of.
-    pub epoch: Epoch,
-}
-
-impl fmt::Display for GenerationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.life, self.epoch)
-    }
-}
-
-impl GenerationId {
-    /// Where its files lie in a job's directory: `life-.../epoch-...`.
-    #[must_use]
-    pub fn folder(&self) -> String {
-        names::generation(*self)
-    }
-
-    /// The counterpart of [`GenerationId::folder`].
-    #[must_use]
-    pub fn of_folder(path: &str) -> Option<GenerationId> {
-        let (life, epoch) = path.split_once('/')?;
-        let names::TopLevelEntry::Life(life) = names::parse_top_level(life) else { return None };
-        names::parse_epoch(epoch).map(|epoch| GenerationId { life, epoch })
-    }
-}
-
-/// A text that is no generation's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a generation is written as COUNTER.NONCE/EPOCH, such as 2.00000000deadbeef/3; `stillwire ls` lists them"
-)]
-pub struct NotAGenerationId;
-
-impl FromStr for GenerationId {
-    type Err = NotAGenerationId;
-
-    fn from_str(text: &str) -> Result<GenerationId, NotAGenerationId> {
-        let (life, epoch) = text.split_once('/').ok_or(NotAGenerationId)?;
-        let (counter, nonce) = life.split_once('.').ok_or(NotAGenerationId)?;
-        let counter = counter.parse().map_err(|_| NotAGenerationId)?;
-        let nonce = u64::from_str_radix(nonce, 16).map_err(|_| NotAGenerationId)?;
-        let epoch = Epoch(epoch.parse().map_err(|_| NotAGenerationId)?);
-        Ok(GenerationId { life: Life { counter, nonce }, epoch })
-    }
-}
 
 /// A job's directory over some storage, whose root it is.
 ///

@@ -19,9 +19,8 @@
 //! lock                                       held by the launcher
 //! ```
 
+use ckpt_glue::names::GenerationId;
 use transport::{Epoch, Life, Rank};
-
-use super::GenerationId;
 
 pub(super) const JOB: &str = "job";
 pub(super) const MANIFEST: &str = "manifest";
@@ -77,9 +76,18 @@ pub(crate) fn content(node: u32) -> String {
     format!("{CONTENT}{node:08}")
 }
 
-/// The generation's directory.
-pub(crate) fn generation(id: GenerationId) -> String {
+/// Where the files of a generation lie in a job's directory: `life-.../epoch-...`.
+#[must_use]
+pub fn folder(id: GenerationId) -> String {
     format!("{}/{}", life(id.life), epoch(id.epoch))
+}
+
+/// The counterpart of [`folder`].
+#[must_use]
+pub fn generation_of(folder: &str) -> Option<GenerationId> {
+    let (life, epoch) = folder.split_once('/')?;
+    let TopLevelEntry::Life(life) = parse_top_level(life) else { return None };
+    parse_epoch(epoch).map(|epoch| GenerationId { life, epoch })
 }
 
 /// A file of the generation.

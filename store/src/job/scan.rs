@@ -165,7 +165,7 @@ impl<S: Storage> JobDirectory<S> {
 
     /// `None` if the directory went away since it was seen.
     fn content(&mut self, id: GenerationId) -> Result<Option<Content>, StoreError> {
-        let entries = match self.storage.list(&names::generation(id)) {
+        let entries = match self.storage.list(&names::folder(id)) {
             Err(StorageError::NotFound { .. }) => return Ok(None),
             listed => listed?,
         };

@@ -63,7 +63,7 @@ impl<S: Storage> JobDirectory<S> {
         }
         self.storage.rename(&temporary, &path).map_err(stored)?;
         // The records, which come later, may lie on another disk.
-        self.storage.sync_directory(&names::generation(generation)).map_err(stored)
+        self.storage.sync_directory(&names::folder(generation)).map_err(stored)
     }
 
     /// Makes the records of a generation whole that are damaged or lost here, from a copy that was made after it was committed (R27). Returns false,

@@ -1,11 +1,11 @@
 //! Files with all pages of a node's parity. The number of pages is part of the name, so a truncated file is detected
 //! wherever it was cut: records alone do not give the number. The number changes by a rename, and so at one instant.
 
+use ckpt_glue::GenerationId;
 use transport::{Epoch, Life};
 
 use super::error::ProtectError;
 use super::parity_changes::RECORD_BYTES;
-use crate::job::GenerationId;
 use crate::storage::{Storage, StorageError, parent_and_name};
 
 /// Where they lie, in the job's directory.

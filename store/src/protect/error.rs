@@ -1,9 +1,9 @@
 //! Errors of protecting images.
 
+use ckpt_glue::GenerationId;
 use parity::CodeError;
 
 use crate::error::{RecordError, StoreError};
-use crate::job::GenerationId;
 use crate::storage::StorageError;
 
 /// A generation cannot be protected, or not be repaired.

@@ -169,6 +169,12 @@ impl Group {
         &self.nodes
     }
 
+    /// The member that a node is, if it is one.
+    #[must_use]
+    pub fn member(&self, node: u32) -> Option<usize> {
+        self.nodes.iter().position(|member| *member == node)
+    }
+
     /// Number of members.
     #[must_use]
     pub fn members(&self) -> usize {

@@ -8,6 +8,7 @@
 //!
 //! Nothing here says how strips and records travel, nor in which order members take part.
 
+use ckpt_glue::GenerationId;
 use core::ops::Range;
 
 use parity::{Kernel, Matrix};
@@ -21,7 +22,7 @@ use super::placement::{Extent, Piece, place};
 use super::strip::{CHUNK_PAGES, Strip};
 use crate::checksum::checksum;
 use crate::image::ImageReader;
-use crate::job::{GenerationId, JobDirectory, names};
+use crate::job::{JobDirectory, names};
 use crate::limits::{CONTENT_PAGES_MAX, PAGE_BYTES, RECORD_BYTES_MAX};
 use crate::record::{Content, ContentFile, Protected};
 use crate::storage::{Storage, StorageError};

@@ -7,10 +7,11 @@ use super::parity_changes::{
     HEADER_BYTES, ParityChanges, RECORD_BYTES, RUN_BYTES, Records, make_directory, read_records, record,
     record_offset, replace,
 };
-use crate::job::{GenerationId, JobDirectory, names};
+use crate::job::{JobDirectory, names};
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
+use ckpt_glue::GenerationId;
 
 /// Bytes after which a file that is being written is made durable, so that no single call takes long: the caller gets
 /// progress in between.
@@ -252,7 +253,7 @@ fn stand_alone<S: Storage>(
     let Some(own) = found.layers.first() else { return Ok(()) };
     let storage = directory.storage();
     storage.remove_file(&own.path)?;
-    Ok(storage.sync_directory(&names::generation(generation))?)
+    Ok(storage.sync_directory(&names::folder(generation))?)
 }
 
 /// Writes so many pages of `found` into a file with all pages as of `generation`.
@@ -296,7 +297,7 @@ fn fold_up_to<S: Storage>(
         });
         let storage = directory.storage();
         storage.remove_file(&layer.path)?;
-        storage.sync_directory(&names::generation(layer.generation))?;
+        storage.sync_directory(&names::folder(layer.generation))?;
     }
     Ok(())
 }

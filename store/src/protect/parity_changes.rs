@@ -3,6 +3,7 @@
 //! Changes are held as the new pages themselves. So the file is its own journal: until its pages are written over the old ones, and while they are,
 //! parity of the new generation is the old one's with these pages laid over it; and writing them once more changes nothing.
 
+use ckpt_glue::GenerationId;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -11,7 +12,7 @@ use transport::{Epoch, Life};
 use super::error::ProtectError;
 use crate::checksum::checksum;
 use crate::image::layout::{Field, fields};
-use crate::job::{GenerationId, JobDirectory, names};
+use crate::job::{JobDirectory, names};
 use crate::limits::{CONTENT_PAGES_MAX, PAGE_BYTES};
 use crate::storage::{Storage, StorageError};
 
@@ -193,7 +194,7 @@ impl<F> ParityChangesWriter<F> {
         storage.overwrite(&mut self.file, 0, header.as_bytes())?;
         storage.sync_file(&mut self.file)?;
         storage.rename(&self.temporary(), &self.path)?;
-        storage.sync_directory(&names::generation(self.generation))?;
+        storage.sync_directory(&names::folder(self.generation))?;
         Ok(pages)
     }
 }

@@ -1,5 +1,6 @@
 //! Computes lost or damaged data from the data of the other members.
 
+use ckpt_glue::GenerationId;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::placement::Extent;
 use crate::checksum::checksum;
 use crate::error::StoreError;
 use crate::image::ImageReader;
-use crate::job::{GenerationId, names};
+use crate::job::names;
 use crate::limits::PAGE_BYTES;
 use crate::record::{Content, ContentFile, Protected};
 use crate::storage::Storage;
@@ -526,7 +527,7 @@ impl<S: Storage> Member<S> {
     }
 
     fn make_directories(&mut self, generation: GenerationId) -> Result<(), ProtectError> {
-        let path = names::generation(generation);
+        let path = names::folder(generation);
         let life = crate::storage::parent_and_name(&path).0.to_owned();
         let storage = self.directory().storage();
         make_directory(storage, &life)?;

@@ -1,9 +1,10 @@
 //! Reads every byte that a node keeps of a generation for its group, and single files of parity.
 
-use crate::job::{GenerationId, JobDirectory};
+use crate::job::JobDirectory;
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
+use ckpt_glue::GenerationId;
 
 use super::base::pages_named;
 use super::error::ProtectError;

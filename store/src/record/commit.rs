@@ -1,11 +1,10 @@
 //! The record that makes a generation exist.
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::JobId;
 
 use super::grammar::{Form, GenerationText, LineReader, RecordWriter, digest, generation, job, sum};
-use crate::checksum::ImageDigest;
 use crate::error::RecordError;
-use crate::job::GenerationId;
 use crate::limits::RANKS_MAX;
 
 const FORM: Form = Form { what: "commit", version: 1 };

@@ -1,14 +1,13 @@
 //! A node's content in a generation, and the places of its pages; every member of its group has a copy.
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::JobId;
 
 use super::grammar::{
     Escaped, Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job,
     unescaped_text,
 };
-use crate::checksum::ImageDigest;
 use crate::error::RecordError;
-use crate::job::GenerationId;
 use crate::limits::{CONTENT_FILES_MAX, CONTENT_PAGES_MAX, EXTENTS_MAX, IMAGE_BYTES_MAX, PAGE_BYTES};
 use crate::protect::{Extent, Piece};
 

@@ -1,14 +1,15 @@
 //! The record that makes a copy of a generation exist.
 
+use ckpt_glue::{GenerationId, ImageDigest};
+use serde::{Deserialize, Serialize};
 use transport::{JobId, Rank};
 
 use super::grammar::{
     Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job, sum,
 };
-use crate::checksum::{ImageDigest, checksum};
+use crate::checksum::checksum;
 use crate::delta::ContentName;
 use crate::error::RecordError;
-use crate::job::GenerationId;
 use crate::limits::RANKS_MAX;
 
 const FORM: Form = Form { what: "copied", version: 1 };
@@ -49,7 +50,7 @@ pub struct Copied {
 }
 
 /// Another copy of the same job, by its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseCopy {
     /// Its generation.
     pub generation: GenerationId,
@@ -67,7 +68,7 @@ pub struct SinceWhole {
 }
 
 /// A rank's part of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedRank {
     /// The image.
     pub image: CopiedImage,
@@ -82,7 +83,7 @@ pub struct CopiedRank {
 }
 
 /// A file of a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedImage {
     /// Names its content.
     pub digest: ImageDigest,
@@ -91,7 +92,7 @@ pub struct CopiedImage {
 }
 
 /// A packed file of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedFile {
     /// Checksum of the content.
     pub digest: ImageDigest,

@@ -1,10 +1,11 @@
 //! The record that begins a life.
 
+use ckpt_glue::GenerationId;
+use serde::{Deserialize, Serialize};
 use transport::{JobId, Life};
 
 use super::grammar::{Form, GenerationText, LineReader, RecordWriter, generation, job, life};
 use crate::error::RecordError;
-use crate::job::GenerationId;
 
 const FORM: Form = Form { what: "decision", version: 1 };
 const NOTHING: &str = "nothing";
@@ -13,7 +14,8 @@ const NOTHING: &str = "nothing";
 ///
 /// One record serves two rules: it is durable before the first process of the life runs (rule 7), and it is the
 /// decision that precedes the first restore (rule 9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct Decision {
     /// The job.
     pub job: JobId,
@@ -21,6 +23,21 @@ pub struct Decision {
     pub life: Life,
     /// The generation that every rank restores; `None` if the program starts from its beginning.
     pub from: Option<GenerationId>,
+}
+
+/// In a message, as its record.
+impl TryFrom<Vec<u8>> for Decision {
+    type Error = RecordError;
+
+    fn try_from(record: Vec<u8>) -> Result<Decision, RecordError> {
+        Decision::parse(&record)
+    }
+}
+
+impl From<Decision> for Vec<u8> {
+    fn from(of: Decision) -> Vec<u8> {
+        of.emit()
+    }
 }
 
 impl Decision {

@@ -1,14 +1,14 @@
 //! Lines, numbers and escapes that all records share.
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use core::fmt::{Display, Write};
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
 use transport::{Epoch, JobId, Life};
 
-use crate::checksum::{ImageDigest, checksum};
+use crate::checksum::checksum;
 use crate::error::RecordError;
-use crate::job::GenerationId;
 
 const FIRST_WORD: &str = "stillwire ";
 const CHECKSUM_KEY: &str = "checksum ";

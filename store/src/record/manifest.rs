@@ -1,21 +1,23 @@
 //! The parts of a generation, for people and for repair.
 
+use ckpt_glue::{GenerationId, ImageDigest};
+use serde::{Deserialize, Serialize};
 use transport::{JobId, Rank};
 
 use super::grammar::{
     Escaped, Form, GenerationText, LineReader, RecordWriter, decimal, digest, generation, hexadecimal, job,
     unescaped_text,
 };
-use crate::checksum::{ImageDigest, checksum};
+use crate::checksum::checksum;
 use crate::error::RecordError;
 use crate::image::{ImageSummary, KindSummary};
-use crate::job::GenerationId;
 use crate::limits::{KINDS_PER_IMAGE_MAX, NODES_MAX, RANKS_MAX};
 
 const FORM: Form = Form { what: "manifest", version: 1 };
 
 /// The images of a generation: their places and contents.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct Manifest {
     /// The job.
     pub job: JobId,
@@ -40,6 +42,21 @@ pub struct ManifestImage {
     pub file: String,
     /// Length, digest, content.
     pub summary: ImageSummary,
+}
+
+/// In a message, as its record.
+impl TryFrom<Vec<u8>> for Manifest {
+    type Error = RecordError;
+
+    fn try_from(record: Vec<u8>) -> Result<Manifest, RecordError> {
+        Manifest::parse(&record)
+    }
+}
+
+impl From<Manifest> for Vec<u8> {
+    fn from(of: Manifest) -> Vec<u8> {
+        of.emit()
+    }
 }
 
 impl Manifest {

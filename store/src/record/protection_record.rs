@@ -1,10 +1,10 @@
 //! The record by which a member of a group knows that a generation is protected, and how.
 
+use ckpt_glue::GenerationId;
 use transport::JobId;
 
 use super::grammar::{Form, GenerationText, LineReader, RecordWriter, decimal, generation, job};
 use crate::error::RecordError;
-use crate::job::GenerationId;
 use crate::limits::PARITY_UNIT_PAGES_MAX;
 
 const FORM: Form = Form { what: "protected", version: 1 };

@@ -2,9 +2,9 @@
 //! generation whole; so does a full or failing disk.
 
 use crate::common::{JOB, Random, checkpoint, generation, job_file, restore};
-use store::job::{Depth, GenerationId, GenerationState, JobDirectory};
+use store::job::{Depth, GenerationState, JobDirectory};
 use store::storage::Fault;
-use store::{CommitError, Memory, StorageError, StoreError};
+use store::{CommitError, GenerationId, Memory, StorageError, StoreError};
 
 /// The results that the program got before the fault.
 #[derive(Clone, Debug, Default)]

@@ -290,7 +290,7 @@ fn a_generation_is_judged_with_the_key_where_it_is_known() {
     let plain = encode_image(identity(Rank(1)), &sections).unwrap();
     let mut claims = Vec::new();
     for (rank, file) in [(Rank(0), &forged), (Rank(1), &plain)] {
-        let path = format!("{}/rank-{:08}.image", id.folder(), rank.0);
+        let path = format!("{}/rank-{:08}.image", store::job::folder(id), rank.0);
         let mut handle = job.storage().create(&path).unwrap();
         job.storage().append(&mut handle, file).unwrap();
         let summary = ImageReader::open(job.storage(), &path).unwrap().summary();

@@ -20,7 +20,7 @@ fn job() -> (Job, Manifest, Manifest) {
 }
 
 fn path(manifest: &Manifest, name: &str) -> String {
-    format!("{}/{name}", manifest.generation.folder())
+    format!("{}/{name}", store::job::folder(manifest.generation))
 }
 
 fn read(directory: &mut Job, path: &str) -> Vec<u8> {

@@ -51,10 +51,10 @@ fn every_damaged_byte_is_found_and_its_page_named() {
     let folded = all_pages(&cluster, 1);
     let pages = inspect_pages(directory.storage(), &folded).unwrap();
     assert!(pages.pages > 1 && pages.damaged.is_empty());
-    let changed = format!("{}/parity", newer.folder());
+    let changed = format!("{}/parity", store::job::folder(newer));
     let file = inspect_changed(directory.storage(), &changed).unwrap();
     assert_eq!((file.generation, file.from), (Some(newer), Some(older)));
-    let sums = format!("{}/sums", newer.folder());
+    let sums = format!("{}/sums", store::job::folder(newer));
     assert_eq!(inspect_sums(directory.storage(), &sums).unwrap(), look(&cluster, 1, newer).data_pages);
 
     // A page of the changes: the newer generation's.
@@ -86,14 +86,14 @@ fn every_damaged_byte_is_found_and_its_page_named() {
 
     // Records: its own, and those of others.
     for name in ["sums", "content-00000000", "content-00000001"] {
-        let path = format!("{}/{name}", newer.folder());
+        let path = format!("{}/{name}", store::job::folder(newer));
         flip(&path, 40);
         let scrubbed = look(&cluster, 1, newer);
         assert!(scrubbed.damaged >= 1 && scrubbed.damages[0].to_string().contains(name), "{scrubbed:?}");
         flip(&path, 40);
     }
     assert_eq!(look(&cluster, 1, newer).damaged, 0);
-    let protected = format!("{}/protected", newer.folder());
+    let protected = format!("{}/protected", store::job::folder(newer));
     flip(&protected, 30);
     assert!(scrub(cluster.directory(1), newer, |_| ()).unwrap_err().is_damage());
 }
@@ -206,7 +206,7 @@ fn files_of_builds_that_did_not_note_how_many_pages_there_are_are_read() {
 fn a_damaged_note_is_what_it_was() {
     let (cluster, kept) = work();
     for id in kept {
-        let path = format!("{}/protected", id.folder());
+        let path = format!("{}/protected", store::job::folder(id));
         let read = || {
             let bytes = cluster.directory(1).storage().read(&path, 1 << 16).unwrap();
             (store::record::Protected::parse(&bytes).ok(), bytes)

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use ckpt_glue::control::Source as Asker;
 use ckpt_glue::job::{self, Event};
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use transport::{Epoch, Rank};
 
 use super::super::requests::Answered;
 use super::super::status::{RankStatus, Saved, Status, state};
-use super::{Shell, Source, WirePhase, watch};
+use super::{Shell, Source, watch};
 
 impl Shell<'_> {
     pub(super) fn on_request(&mut self, token: u64, client: u64) {
@@ -55,7 +56,7 @@ impl Shell<'_> {
 
     fn status(&self) -> Status {
         let simply_runs = self.simply_runs();
-        let rank = |(rank, (phase, epoch)): (&Rank, &(WirePhase, Epoch))| {
+        let rank = |(rank, (phase, epoch)): (&Rank, &(RankPhase, Epoch))| {
             let image = self.saved.as_ref().and_then(|saved| {
                 let found = saved.images.binary_search_by_key(rank, |image| image.rank);
                 found.ok().and_then(|at| saved.images.get(at))
@@ -66,7 +67,7 @@ impl Shell<'_> {
                 pid: self.processes.get(rank).and_then(|process| u32::try_from(process.pid).ok()),
                 host: keeper.map(|keeper| keeper.host.clone()).unwrap_or_default(),
                 state: match phase {
-                    WirePhase::Spawning | WirePhase::Attached if simply_runs => "running".to_owned(),
+                    RankPhase::Spawning | RankPhase::Attached if simply_runs => "running".to_owned(),
                     phase => state(*phase).to_owned(),
                 },
                 nic: self.processes.get(rank).and_then(|process| process.nic.clone()),

@@ -17,7 +17,6 @@ use super::super::notice::Notice;
 use super::super::wire::ToKeeper;
 use super::super::{Encryption, Plan, Purpose, Verdict};
 use super::Shell;
-use crate::convert;
 use crate::error::CliError;
 
 /// A rank that reads, in the life that runs.
@@ -81,7 +80,7 @@ impl Input {
     fn positions_of(&self, plan: &Plan, generation: GenerationId) -> io::Result<Option<Positions>> {
         match (self.positions.get(&generation), &self.retention) {
             (Some(positions), _) => Ok(Some(positions.clone())),
-            (None, Retention::Files(_)) => positions::read(&plan.directory, convert::to_store(generation)),
+            (None, Retention::Files(_)) => positions::read(&plan.directory, generation),
             (None, _) => Ok(None),
         }
     }
@@ -155,7 +154,7 @@ impl Shell<'_> {
         for node in self.keepers.nodes() {
             let here = begun.iter().filter(|(rank, _)| self.node_of(Rank(**rank)) == node);
             let ranks = here.map(|(rank, from)| (*rank, *from)).collect();
-            let life = decision.life.into();
+            let life = decision.life;
             self.keepers.send(node, &ToKeeper::InputLife { life, ranks, replay_end });
         }
         if self.verdict.is_some() {
@@ -207,8 +206,7 @@ impl Shell<'_> {
         input.feed();
         let Some(life) = input.life else { return };
         for (rank, offset) in input.take_ended() {
-            let message =
-                ToKeeper::Input { rank: rank.0, life: life.into(), offset, bytes: Vec::new(), end: true };
+            let message = ToKeeper::Input { rank: rank.0, life, offset, bytes: Vec::new(), end: true };
             self.keepers.send(self.node_of(rank), &message);
         }
     }
@@ -217,7 +215,7 @@ impl Shell<'_> {
         let Some(input) = self.input.as_mut().filter(|input| input.life == Some(life)) else { return };
         let Some(feed) = input.feeds.get_mut(&rank).filter(|feed| feed.sent == from) else { return };
         feed.sent += bytes.len() as u64;
-        let message = ToKeeper::Input { rank: rank.0, life: life.into(), offset: from, bytes, end: false };
+        let message = ToKeeper::Input { rank: rank.0, life, offset: from, bytes, end: false };
         self.keepers.send(self.node_of(rank), &message);
     }
 
@@ -252,10 +250,8 @@ impl Shell<'_> {
     pub(super) fn forget_input(&mut self, kept: &[store::GenerationId]) {
         let plan = self.plan;
         let Some(input) = &mut self.input else { return };
-        let kept_here: Vec<GenerationId> =
-            kept.iter().map(|generation| convert::to_glue(*generation)).collect();
         let mut needed = input.feeds.values().map(|feed| feed.taken).min().unwrap_or(input.end);
-        for generation in &kept_here {
+        for generation in kept {
             match input.positions_of(plan, *generation) {
                 Ok(Some(positions)) => {
                     needed = positions.values().copied().min().unwrap_or(needed).min(needed)
@@ -264,8 +260,8 @@ impl Shell<'_> {
                 Ok(None) | Err(_) => return,
             }
         }
-        input.positions.retain(|generation, _| kept_here.contains(generation));
-        if kept_here.is_empty() {
+        input.positions.retain(|generation, _| kept.contains(generation));
+        if kept.is_empty() {
             return;
         }
         input.reader.ask(Ask::Forget { below: needed });

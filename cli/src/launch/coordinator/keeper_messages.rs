@@ -3,6 +3,7 @@
 use ckpt_glue::control::{Control, FaultReport, JobPhase, Message};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::job;
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex};
 use ckpt_glue::pmi::{self, Member, RankState, Ranks};
 use ckpt_glue::protocols::Plan;
@@ -14,7 +15,7 @@ use super::super::notice::Notice;
 use super::super::wire::{FromKeeper, LinkError, Receiver, ToKeeper};
 use super::super::{Saves, Verdict};
 use super::mpi::EndedRank;
-use super::{Process, Shell, WirePhase};
+use super::{Process, Shell};
 use crate::error::CliError;
 use crate::text;
 
@@ -98,18 +99,18 @@ impl Shell<'_> {
             FromKeeper::PmiNothing { rank } => {
                 self.feed_pmi(pmi::Input::State { rank: Rank(rank), part: RankState::default(), last: true });
             }
-            FromKeeper::PmiBytes { who, bytes } => self.on_pmi_bytes(who.into(), bytes),
+            FromKeeper::PmiBytes { who, bytes } => self.on_pmi_bytes(who, bytes),
             FromKeeper::PmiUnread { who } => {
                 let why = "it asks the launcher's PMI server and does not read the answers";
-                self.break_off(who.into(), why.into());
+                self.break_off(who, why.into());
             }
             FromKeeper::Line { who, is_error, line, is_part } => {
-                self.on_line(node, who.into(), is_error, (&line, is_part));
+                self.on_line(node, who, is_error, (&line, is_part));
             }
             FromKeeper::Suspended => self.on_suspended(node),
             FromKeeper::SuspendWanted => self.suspend_by_key(),
             FromKeeper::InputTaken { rank, life, offset, open } => {
-                self.on_input_taken(Rank(rank), life.into(), offset, open);
+                self.on_input_taken(Rank(rank), life, offset, open);
             }
             FromKeeper::Spawned { rank, pid } => {
                 self.processes.insert(Rank(rank), Process { node, pid, nic: None });
@@ -136,10 +137,10 @@ impl Shell<'_> {
                 self.report_ended(Rank(rank), ended.unwrap_or_default());
             }
             FromKeeper::Ended { rank, life, status, is_new } => {
-                self.on_ended(node, Rank(rank), life.into(), status.into(), is_new);
+                self.on_ended(node, Rank(rank), life, status, is_new);
             }
-            FromKeeper::Settled { rank, status } => self.on_settled(Rank(rank), status.into()),
-            FromKeeper::SpawnedEnded { who, status } => self.on_spawned_ended(who.into(), status.into()),
+            FromKeeper::Settled { rank, status } => self.on_settled(Rank(rank), status),
+            FromKeeper::SpawnedEnded { who, status } => self.on_spawned_ended(who, status),
             FromKeeper::Misbehaves { rank, reason } => {
                 self.notify(&Notice::Misbehaves { rank: Rank(rank), reason })
             }
@@ -156,11 +157,7 @@ impl Shell<'_> {
             FromKeeper::WorldStarted { world, outcome } => self.on_world_started(world, outcome),
             FromKeeper::Found { without_provider, elsewhere, shared } => {
                 self.on_elsewhere(elsewhere);
-                let without_provider = without_provider.into_iter().map(Into::into).collect();
-                self.on_found(
-                    without_provider,
-                    shared.map(|(one, other, path)| (one.into(), other.into(), path)),
-                );
+                self.on_found(without_provider, shared);
             }
             FromKeeper::Silent { why } => {
                 if let Some(keeper) = self.keepers.get_mut(node) {
@@ -218,7 +215,7 @@ impl Shell<'_> {
             self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
         }
         let status = self.status_for_keeper(rank, status);
-        self.keepers.send(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
+        self.keepers.send(node, &ToKeeper::Judged { rank: rank.0, life, status });
     }
 
     /// The job's machines have heard of a rank's end, at least on its node. The end of one that failed ends its life: nobody there waits for it any more.
@@ -261,12 +258,12 @@ impl Shell<'_> {
             return;
         };
         let timeout = self.plan.config.fault.start_timeout;
-        let those = |wanted: &dyn Fn(WirePhase) -> bool| {
+        let those = |wanted: &dyn Fn(RankPhase) -> bool| {
             let found = self.ranks.iter().filter(|(_, (phase, _))| wanted(*phase)).map(|(rank, _)| *rank);
             Ranks(found.collect())
         };
-        let missing = those(&|phase| phase == WirePhase::Spawning);
-        let waiting = those(&|phase| matches!(phase, WirePhase::Attached | WirePhase::Running));
+        let missing = those(&|phase| phase == RankPhase::Spawning);
+        let waiting = those(&|phase| matches!(phase, RankPhase::Attached | RankPhase::Running));
         let missing = if missing.0.is_empty() { &waiting } else { &missing };
         let why = self.why_silent().map_or_else(String::new, |why| format!("; {why}"));
         let words = if self.restoring.is_some() {

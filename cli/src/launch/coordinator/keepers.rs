@@ -17,7 +17,7 @@ use super::super::process::{end_with_launcher, non_blocking};
 use super::super::secrets::withheld;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
-use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper, WireKey};
+use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::CliError;
 use transport::config::AuthLevel;
@@ -278,11 +278,7 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         own: plan.own_directories.as_ref().map(|own| own.membership(node, &plan.job_file)),
         records: plan.directory.clone().into(),
         keeps_ids: plan.keeps_ids,
-        encryption: plan
-            .encryption
-            .as_ref()
-            .and_then(|encryption| encryption.key.as_ref())
-            .map(WireKey::from),
+        encryption: plan.encryption.as_ref().and_then(|encryption| encryption.key.clone()),
         shows_parts: false,
         terminal: None,
     }

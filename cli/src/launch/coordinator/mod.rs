@@ -26,6 +26,7 @@ use std::time::Instant;
 
 use ckpt_glue::control::{Control, ControlKey, JobPhase};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::layout::{Layout, Share};
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
@@ -46,7 +47,7 @@ use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
-use super::wire::{Sealed, ToKeeper, WirePhase};
+use super::wire::{Sealed, ToKeeper};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::CliError;
 use input::Input;
@@ -95,7 +96,7 @@ struct Shell<'a> {
     keepers: Keepers,
     processes: BTreeMap<Rank, Process>,
     /// The keepers' reports of each rank.
-    ranks: BTreeMap<Rank, (WirePhase, Epoch)>,
+    ranks: BTreeMap<Rank, (RankPhase, Epoch)>,
     spawned: Spawned,
     unfinished: Unfinished,
     epoll: Epoll,
@@ -405,12 +406,12 @@ impl<'a> Shell<'a> {
     /// that saves whole processes waits for nobody.
     fn simply_runs(&self) -> bool {
         let status = self.job.status();
-        let waits = |phase: &WirePhase| match phase {
-            WirePhase::Spawning => false,
-            WirePhase::Attached | WirePhase::Running => self.plan.saves == Saves::Points,
-            WirePhase::Finalizing | WirePhase::Exited(_) | WirePhase::Dead => false,
+        let waits = |phase: &RankPhase| match phase {
+            RankPhase::Spawning => false,
+            RankPhase::Attached | RankPhase::Running => self.plan.saves == Saves::Points,
+            RankPhase::Finalizing | RankPhase::Exited(_) | RankPhase::Dead => false,
         };
-        let gone = self.ranks.values().filter(|(phase, _)| matches!(phase, WirePhase::Exited(_))).count();
+        let gone = self.ranks.values().filter(|(phase, _)| matches!(phase, RankPhase::Exited(_))).count();
         status.phase == JobPhase::Starting
             && self.restoring.is_none()
             && self.processes.len() + gone >= status.ranks as usize

@@ -7,6 +7,7 @@ use ckpt_glue::control::{
     Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
 };
 use ckpt_glue::job::FinalReport;
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::signal::Signal;
@@ -14,9 +15,9 @@ use transport::{Epoch, Life, PortId, Rank};
 
 use super::super::limits::LOOK_AFTER;
 use super::super::notice::{MpiNotice, Notice};
-use super::super::wire::{Sealed, ToKeeper, WireMember};
+use super::super::wire::{Sealed, ToKeeper};
 use super::super::{Plan, Saves, Verdict};
-use super::{Shell, WirePhase};
+use super::Shell;
 use crate::text;
 
 /// Additional state of a job of an MPI library.
@@ -211,7 +212,7 @@ impl Shell<'_> {
 
     /// Whether a rank has done its work: how it ends is no fault then.
     pub(super) fn has_finished(&self, rank: Rank) -> bool {
-        let is_finalizing = self.ranks.get(&rank).is_some_and(|(phase, _)| *phase == WirePhase::Finalizing);
+        let is_finalizing = self.ranks.get(&rank).is_some_and(|(phase, _)| *phase == RankPhase::Finalizing);
         let of_mpi = self.mpi.as_ref().is_some_and(|mpi| mpi.server.has_finished(Member::of_job(rank)));
         is_finalizing || of_mpi
     }
@@ -261,7 +262,7 @@ impl Shell<'_> {
         match output {
             pmi::Output::Send { member, line } => {
                 let node = member.job_rank().map_or(self.layout.root(), |rank| self.node_of(rank));
-                self.keepers.send(node, &ToKeeper::PmiLine { who: member.into(), line });
+                self.keepers.send(node, &ToKeeper::PmiLine { who: member, line });
             }
             pmi::Output::Answer { rank, answer } => {
                 let Some(life) = self.mpi.as_ref().map(MpiSide::life) else { return };
@@ -365,7 +366,7 @@ impl Shell<'_> {
         self.job.end_on_fault();
         self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
         self.verdict.get_or_insert(Verdict { words, exit_code: None });
-        self.keepers.send(self.node_of(rank), &ToKeeper::Kill { who: member.into() });
+        self.keepers.send(self.node_of(rank), &ToKeeper::Kill { who: member });
         let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
         self.speak_for(rank, Message::Fault { report });
     }
@@ -404,9 +405,9 @@ impl Shell<'_> {
         let root = self.layout.root();
         let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.node));
         let all = ranks.chain(self.spawned.iter().map(|member| (member, root)));
-        let mut members: BTreeMap<NodeIndex, Vec<WireMember>> = BTreeMap::new();
+        let mut members: BTreeMap<NodeIndex, Vec<Member>> = BTreeMap::new();
         for (member, node) in all.filter(|(member, _)| mpi.server.has_begun(*member) && wanted(*member)) {
-            members.entry(node).or_default().push(member.into());
+            members.entry(node).or_default().push(member);
         }
         for (node, members) in members {
             self.keepers.send(node, &ToKeeper::Look { worlds: worlds.clone(), members });
@@ -414,13 +415,13 @@ impl Shell<'_> {
     }
 
     /// Ranks that are to be saved talk over a network that is not in their images.
-    pub(super) fn on_elsewhere(&mut self, elsewhere: Vec<(WireMember, String)>) {
+    pub(super) fn on_elsewhere(&mut self, elsewhere: Vec<(Member, String)>) {
         let Some((who, library)) = elsewhere.into_iter().next() else { return };
         let words = format!(
             "its MPI library ({library}) has opened another network than the provider, whose messages would be in no checkpoint. If it uses no libfabric, run the \
              program on an MPICH that does (pip install mpich; --mpi-from DIR); else look for variables that choose its network. `stillwire doctor PROGRAM` says more"
         );
-        self.break_off(who.into(), words);
+        self.break_off(who, words);
     }
 
     pub(super) fn on_found(

@@ -7,7 +7,7 @@ use ckpt_glue::names::NodeIndex;
 use copies::{CopyError, PackRequest, Packed};
 use store::Manifest;
 
-use super::super::flush::wire::{WireCopies, WirePacked, WirePart};
+use super::super::flush::wire::{CopyAccess, PartRequest};
 use super::super::wire::ToKeeper;
 use super::Shell;
 
@@ -41,7 +41,7 @@ impl Shell<'_> {
     /// Asks every node for its part.
     pub(super) fn ask_parts(&mut self, order: &PackRequest, manifest: Manifest) {
         let Some(flush) = &self.plan.flush else { return };
-        let to = WireCopies::new(&flush.to, flush.key.as_ref());
+        let to = CopyAccess::new(&flush.to, flush.key.as_ref());
         self.parts_last += 1;
         let number = self.parts_last;
         let now = Instant::now();
@@ -61,7 +61,8 @@ impl Shell<'_> {
         for node in parts.waiting.keys() {
             let own = parts.manifest.images.iter().filter(|image| image.node == node.0);
             let ranks = own.map(|image| image.rank.0).collect();
-            let part = WirePart::new(number, to.clone(), (&parts.manifest).into(), ranks, order);
+            let (to, manifest) = (to.clone(), parts.manifest.clone());
+            let part = PartRequest { number, to, manifest, ranks, request: order.clone() };
             self.keepers.send(*node, &ToKeeper::Copy(Box::new(part)));
         }
         self.parts = Some(parts);
@@ -99,7 +100,7 @@ impl Shell<'_> {
         }
     }
 
-    pub(super) fn on_part(&mut self, node: NodeIndex, number: u64, outcome: Result<Vec<WirePacked>, String>) {
+    pub(super) fn on_part(&mut self, node: NodeIndex, number: u64, outcome: Result<Vec<Packed>, String>) {
         let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
         if parts.waiting.remove(&node).is_none() {
             return;
@@ -110,7 +111,7 @@ impl Shell<'_> {
                 let places: Vec<usize> = own.map(|(place, _)| place).collect();
                 let fits = places.len() == packed.len();
                 for (place, packed) in places.into_iter().zip(packed) {
-                    parts.packed[place] = Some(packed.into());
+                    parts.packed[place] = Some(packed);
                 }
                 (!fits).then(|| "it has written more or fewer ranks than it was asked for".to_owned())
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ckpt_glue::control::{Control, JobPhase, Message, NicText};
+use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::Party;
 use ckpt_glue::rails::{Input, Output, RailChange};
 use ckpt_glue::sabotage::Sabotage;
@@ -12,7 +13,7 @@ use transport::{Epoch, Life, Rank};
 use super::super::limits::RAIL_MAX;
 use super::super::notice::Notice;
 use super::super::requests::{Answer, RailOutcome};
-use super::super::wire::{Sealed, ToKeeper, WirePhase};
+use super::super::wire::{Sealed, ToKeeper};
 use super::Shell;
 
 /// The NIC of ranks whose rail has died with its address.
@@ -97,7 +98,7 @@ impl Shell<'_> {
             None => (0..status.ranks).map(Rank).collect(),
         };
         for rank in asked {
-            let runs = matches!(self.ranks.get(&rank), Some((WirePhase::Running | WirePhase::Finalizing, _)));
+            let runs = matches!(self.ranks.get(&rank), Some((RankPhase::Running | RankPhase::Finalizing, _)));
             let Some(process) = self.processes.get(&rank).filter(|_| runs) else {
                 let refused = Some("it does not run".to_owned());
                 request.outcomes.push(RailOutcome { rank: rank.0, nic: None, refused });
@@ -135,7 +136,7 @@ impl Shell<'_> {
             return;
         }
         let runs = |rank: &Rank| {
-            matches!(self.ranks.get(rank), Some((WirePhase::Running | WirePhase::Finalizing, _)))
+            matches!(self.ranks.get(rank), Some((RankPhase::Running | RankPhase::Finalizing, _)))
         };
         let processes: BTreeMap<Rank, i32> =
             self.processes.iter().filter(|(rank, _)| runs(rank)).map(|(rank, of)| (*rank, of.pid)).collect();

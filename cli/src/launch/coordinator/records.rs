@@ -12,7 +12,6 @@ use super::super::notice::Notice;
 use super::super::storage::{Done, Task};
 use super::super::wire::ToKeeper;
 use super::{Shell, Source};
-use crate::convert;
 
 impl Shell<'_> {
     pub(super) fn on_store(&mut self) {
@@ -163,7 +162,7 @@ impl Shell<'_> {
 
     /// A commit that was under way when the job's final report was made: the report names it now.
     fn committed_last(&mut self, manifest: &store::Manifest, report: &mut FinalReport) {
-        let generation = convert::to_glue(manifest.generation);
+        let generation = manifest.generation;
         report.committed = Some(generation);
         report.commits += 1;
         self.copy(manifest);

@@ -11,7 +11,7 @@ use ckpt_glue::recovery::Ending;
 use transport::Rank;
 
 use super::super::notice::{MpiNotice, Notice};
-use super::super::wire::{ToKeeper, WireCommand};
+use super::super::wire::ToKeeper;
 use super::super::{Saves, Verdict};
 use super::Shell;
 use super::mpi::MpiSide;
@@ -22,7 +22,7 @@ use crate::text;
 pub(super) struct Spawned {
     processes: BTreeSet<Member>,
     /// Worlds that are started when all ranks run.
-    waiting: Vec<(u32, Vec<WireCommand>)>,
+    waiting: Vec<(u32, Vec<SpawnCommand>)>,
     /// The members that asked for worlds that wait, or are being started.
     asked: Vec<(u32, Member)>,
     /// The message that only these still run has been printed.
@@ -46,18 +46,12 @@ impl Spawned {
 
 impl Shell<'_> {
     pub(super) fn on_spawn(&mut self, by: Member, world: u32, commands: &[SpawnCommand]) {
-        let wire = |command: &SpawnCommand| WireCommand {
-            processes: command.processes,
-            program: command.program.clone(),
-            arguments: command.arguments.clone(),
-            hints: command.hints.clone(),
-        };
         if !self.is_running() {
             // The life in which it was asked is over.
             return;
         }
         self.spawned.asked.push((world, by));
-        self.spawned.waiting.push((world, commands.iter().map(wire).collect()));
+        self.spawned.waiting.push((world, commands.to_vec()));
         if self.job.status().phase != JobPhase::Starting {
             self.start_worlds();
         }
@@ -70,7 +64,7 @@ impl Shell<'_> {
             let running = u32::try_from(self.spawned.processes.len()).unwrap_or(u32::MAX);
             let running = self.plan.ranks.saturating_add(running);
             let life = self.mpi.as_ref().map(MpiSide::life).filter(|_| self.plan.saves == Saves::Process);
-            let message = ToKeeper::StartWorld { world, running, commands, life: life.map(Into::into) };
+            let message = ToKeeper::StartWorld { world, running, commands, life };
             self.keepers.send(self.layout.root(), &message);
         }
     }
@@ -130,7 +124,7 @@ impl Shell<'_> {
         }
         self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &why }));
         self.verdict = Some(Verdict { words: format!("{why}; the job ends"), exit_code });
-        self.keepers.send(self.layout.root(), &ToKeeper::Kill { who: member.into() });
+        self.keepers.send(self.layout.root(), &ToKeeper::Kill { who: member });
         self.feed_job(job::Input::Stop);
         self.kill_spawned_of_ended_job();
     }

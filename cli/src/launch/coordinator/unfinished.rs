@@ -102,15 +102,14 @@ impl Shell<'_> {
         let status = ExitStatus::Code(0);
         for (rank, (node, life)) in held.ranks {
             if well {
-                self.keepers.send(node, &ToKeeper::Excuse { rank: rank.0, life: life.into() });
+                self.keepers.send(node, &ToKeeper::Excuse { rank: rank.0, life });
             } else if self.is_running() && self.has_broken_off(rank) {
                 self.speak_for(
                     rank,
                     ckpt_glue::control::Message::Fault { report: FaultReport::RankDied { rank, status } },
                 );
             }
-            self.keepers
-                .send(node, &ToKeeper::Judged { rank: rank.0, life: life.into(), status: status.into() });
+            self.keepers.send(node, &ToKeeper::Judged { rank: rank.0, life, status });
         }
     }
 }

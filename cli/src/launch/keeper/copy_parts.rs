@@ -11,7 +11,7 @@ use copies::{Copies, CopyError, Packed, Report};
 use nix::sys::epoll::Epoll;
 use transport::{JobId, Rank};
 
-use super::super::flush::wire::{WirePacked, WirePart};
+use super::super::flush::wire::PartRequest;
 use super::super::flush::{Directories, stand_back, threads};
 use super::super::limits::COPY_GRACE;
 use super::super::watch;
@@ -32,7 +32,7 @@ enum PartEvent {
     },
     Done {
         number: u64,
-        outcome: Result<Vec<WirePacked>, String>,
+        outcome: Result<Vec<Packed>, String>,
     },
 }
 
@@ -58,7 +58,7 @@ impl News {
 
 /// The thread that packs.
 pub(super) struct CopyParts {
-    worker: Worker<(Box<WirePart>, Arc<AtomicBool>), PartEvent>,
+    worker: Worker<(Box<PartRequest>, Arc<AtomicBool>), PartEvent>,
     /// The part that is being written, and whether it is given up.
     under_way: Option<(u64, Arc<AtomicBool>)>,
 }
@@ -68,11 +68,10 @@ impl CopyParts {
         let (path, job) = (site.directory.clone(), site.job);
         let worker = Worker::start(
             "stillwire-copies",
-            move |(part, is_given_up): (Box<WirePart>, Arc<AtomicBool>), results| {
+            move |(part, is_given_up): (Box<PartRequest>, Arc<AtomicBool>), results| {
                 stand_back();
                 let number = part.number;
                 let outcome = write(&path, job, &part, is_given_up, results);
-                let outcome = outcome.map(|packed| packed.into_iter().map(Into::into).collect());
                 results
                     .report(PartEvent::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
             },
@@ -100,29 +99,25 @@ impl Drop for CopyParts {
 fn write(
     path: &std::path::Path,
     job: JobId,
-    part: &WirePart,
+    part: &PartRequest,
     is_given_up: Arc<AtomicBool>,
     results: &Results<PartEvent>,
 ) -> Result<Vec<Packed>, CopyError> {
-    let manifest = part
-        .manifest
-        .open()
-        .map_err(|error| CopyError::Record { path: "what the launcher tells".to_owned(), error })?;
     let target = part.to.open()?;
     let copies = Copies::new(&*target, job, part.to.key());
     let ranks: Vec<Rank> = part.ranks.iter().copied().map(Rank).collect();
-    let nodes: Vec<PathBuf> = vec![path.to_owned(); manifest.nodes.len()];
-    let source = Directories::new(job, nodes, &manifest);
+    let nodes: Vec<PathBuf> = vec![path.to_owned(); part.manifest.nodes.len()];
+    let source = Directories::new(job, nodes, &part.manifest);
     let (news, results, number) = (News::new(), results.clone(), part.number);
     let report = Report::reporting_to(move |bytes| {
         news.add(bytes, |bytes| results.report(PartEvent::Progress { number, bytes }));
         !is_given_up.load(Ordering::Relaxed)
     });
-    copies.write_part(&part.order(), &manifest, &ranks, &source, threads(), &report)
+    copies.write_part(&part.request, &part.manifest, &ranks, &source, threads(), &report)
 }
 
 impl Shell {
-    pub(super) fn on_copy(&mut self, part: Box<WirePart>) {
+    pub(super) fn on_copy(&mut self, part: Box<PartRequest>) {
         let number = part.number;
         if self.copy_parts.is_none() {
             match CopyParts::start(&self.site, &self.epoll, super::COPIES) {

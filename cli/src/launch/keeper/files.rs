@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use transport::Life;
 
-use super::super::wire::{FromKeeper, WireMember};
+use super::super::wire::FromKeeper;
 use super::super::{Saves, mappings};
 use super::Shell;
 
@@ -70,30 +70,29 @@ impl Shell {
     }
 
     /// Messages of an MPI library go over the provider, and not past it.
-    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[WireMember]) {
+    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[Member]) {
         self.files.looked.extend(worlds);
         let Some(provider) = &self.site.provider else { return };
         let mut members = self.members();
-        members.retain(|(member, _)| wanted.contains(&(*member).into()));
+        members.retain(|(member, _)| wanted.contains(member));
         let mut findings = mappings::look(&members, provider);
         self.files.paths.append(&mut findings.files);
         let elsewhere =
             if self.site.saves == Saves::Process { self.elsewhere(findings.libraries) } else { Vec::new() };
-        let without_provider = findings.without_provider.into_iter().map(Into::into).collect();
-        let shared = findings.shared.map(|(one, other, path)| (one.into(), other.into(), path));
+        let mappings::Findings { without_provider, shared, .. } = findings;
         self.send_to_launcher(&FromKeeper::Found { without_provider, elsewhere, shared });
     }
 
     /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded with any
     /// network.
-    fn elsewhere(&self, libraries: BTreeMap<Member, PathBuf>) -> Vec<(WireMember, String)> {
+    fn elsewhere(&self, libraries: BTreeMap<Member, PathBuf>) -> Vec<(Member, String)> {
         let has_network = |member: Member| {
             let process = member.job_rank().and_then(|rank| self.processes.get(&rank));
             // Spawned processes have no agent that could report their network, so they count as having one.
             process.is_none_or(|process| process.has_network)
         };
         let others = libraries.into_iter().filter(|(member, _)| !has_network(*member));
-        others.map(|(member, library)| (member.into(), library.to_string_lossy().into_owned())).collect()
+        others.map(|(member, library)| (member, library.to_string_lossy().into_owned())).collect()
     }
 
     /// A new life begins: its processes have not been looked at.

@@ -215,7 +215,7 @@ impl Shell {
     /// It has been started.
     pub(super) fn input_begins(&mut self, rank: Rank) {
         if let Some(feed) = self.inputs.feeds.get(&rank) {
-            let (life, offset) = (feed.life.into(), feed.record.given);
+            let (life, offset) = (feed.life, feed.record.given);
             self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });
         }
     }
@@ -227,7 +227,7 @@ impl Shell {
             self.sources.remove(&token);
             let _ = self.epoll.delete(&feed.pipe);
         }
-        let (life, offset) = (feed.life.into(), feed.record.given);
+        let (life, offset) = (feed.life, feed.record.given);
         self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: false });
     }
 
@@ -262,7 +262,7 @@ impl Shell {
             Written::All | Written::Some | Written::Later => {}
         }
         let Some(feed) = self.inputs.feeds.get(&rank) else { return };
-        let (life, offset) = (feed.life.into(), feed.record.given);
+        let (life, offset) = (feed.life, feed.record.given);
         self.watch_input(rank, written == Written::Some);
         if offset > before {
             self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: true });

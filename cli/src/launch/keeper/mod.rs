@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
 use ckpt_glue::enrolment::AddressTable;
-use ckpt_glue::keeper::{Input, Keeper, Output};
+use ckpt_glue::keeper::{Input, Keeper, Output, RankPhase};
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
@@ -50,7 +50,7 @@ use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::terminal::TerminalSpec;
 use super::version::VERSION;
-use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper, WirePhase};
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
 use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
@@ -156,7 +156,7 @@ struct Shell {
     inputs: input::Inputs,
     suspension: suspension::Suspension,
     /// The last report to the coordinator about each rank.
-    reported: BTreeMap<Rank, (WirePhase, u32)>,
+    reported: BTreeMap<Rank, (RankPhase, u32)>,
     silence: silent::Silence,
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
@@ -280,8 +280,8 @@ impl Site {
             provider: begin.provider.as_ref().map(PathBuf::from),
             replacement: begin.replacement.clone(),
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
-            encryption: begin.encryption.as_ref().map(Key::from),
-            disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.disk_bytes_per_s),
+            encryption: begin.encryption.clone(),
+            disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.limits.disk_bytes_per_s),
         }
     }
 
@@ -529,7 +529,7 @@ impl Shell {
             Output::Spawn { rank, decision } => self.spawn(rank, decision),
             Output::Kill { rank, life } => self.kill(rank, life),
             Output::WriteExitedImage { rank, generation, record } => {
-                let (rank, generation, record) = (rank.0, generation.into(), record.emit());
+                let (rank, generation, record) = (rank.0, generation, record.emit());
                 self.send_to_launcher(&FromKeeper::ExitedImage { rank, generation, record });
             }
             Output::Pmi(input) => self.on_pmi_of_agent(input),
@@ -628,24 +628,24 @@ impl Shell {
             }
             ToKeeper::Nic { nic } => self.note_nic(&nic),
             ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
-            ToKeeper::PmiLine { who, line } => self.say_over_pmi(who.into(), &line),
+            ToKeeper::PmiLine { who, line } => self.say_over_pmi(who, &line),
             ToKeeper::Excuse { rank, life } => {
-                self.feed_keeper(Input::PortsAbandoned { rank: Rank(rank), life: life.into() });
+                self.feed_keeper(Input::PortsAbandoned { rank: Rank(rank), life });
             }
             ToKeeper::Judged { rank, life, status } => {
                 let rank = Rank(rank);
                 self.unjudged.remove(&rank);
-                self.feed_keeper(Input::ProcessEnded { rank, life: life.into(), status: status.into() });
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
                 self.pump();
                 self.send_to_launcher(&FromKeeper::Settled { rank: rank.0, status });
             }
-            ToKeeper::Kill { who } => self.kill_member(who.into()),
+            ToKeeper::Kill { who } => self.kill_member(who),
             ToKeeper::WriteExited { rank, generation, record, pmi } => {
                 let record = ExitedRecord::parse(&record)?;
-                self.write_exited(Rank(rank), generation.into(), &record, &pmi);
+                self.write_exited(Rank(rank), generation, &record, &pmi);
             }
             ToKeeper::StartWorld { world, running, commands, life } => {
-                self.start_world(world, running, &commands, life.map(Into::into));
+                self.start_world(world, running, &commands, life);
             }
             ToKeeper::EndSpawned => self.spawned.give_up(),
             ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
@@ -660,10 +660,10 @@ impl Shell {
             ToKeeper::Resume => self.resume(),
             ToKeeper::Resize(size) => self.resize(size),
             ToKeeper::InputLife { life, ranks, replay_end } => {
-                self.on_input_life(life.into(), ranks, replay_end);
+                self.on_input_life(life, ranks, replay_end);
             }
             ToKeeper::Input { rank, life, offset, bytes, end } => {
-                self.on_input(Rank(rank), life.into(), offset, &bytes, end);
+                self.on_input(Rank(rank), life, offset, &bytes, end);
             }
             ToKeeper::Node { number, task } => self.on_node_task(number, task),
             ToKeeper::Copy(part) => self.on_copy(part),

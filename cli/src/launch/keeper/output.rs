@@ -104,7 +104,7 @@ impl Shell {
         if pipe.is_terminal {
             pipe.lines.finish(&mut |part| lines.push(part.to_vec()));
         }
-        let (who, is_error) = (pipe.member.into(), pipe.channel == Channel::Error);
+        let (who, is_error) = (pipe.member, pipe.channel == Channel::Error);
         pipe.part_due = pipe.lines.has_part().then(|| pipe.part_due.unwrap_or(Instant::now() + PART_AFTER));
         let shows_parts = self.outputs.shows_parts;
         for mut line in lines {

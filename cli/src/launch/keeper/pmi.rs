@@ -86,7 +86,7 @@ impl Shell {
         if comes_to_barrier(&said.bytes) {
             self.note_files_of(member);
         }
-        self.send_to_launcher(&FromKeeper::PmiBytes { who: member.into(), bytes: said.bytes });
+        self.send_to_launcher(&FromKeeper::PmiBytes { who: member, bytes: said.bytes });
         true
     }
 
@@ -103,7 +103,7 @@ impl Shell {
 
     pub(super) fn say_over_pmi(&mut self, member: Member, line: &str) {
         if !self.pmi.send(member, line) {
-            self.send_to_launcher(&FromKeeper::PmiUnread { who: member.into() });
+            self.send_to_launcher(&FromKeeper::PmiUnread { who: member });
         }
         self.watch_pmi(member);
     }

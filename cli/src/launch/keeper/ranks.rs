@@ -21,10 +21,9 @@ use transport::Rank;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
 use super::super::process::{PidNamespace, Process, RankEnds};
-use super::super::wire::{FromKeeper, WirePhase};
+use super::super::wire::FromKeeper;
 use super::super::{Saves, watch, whole};
 use super::{Shell, Source};
-use crate::convert;
 
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;
@@ -45,7 +44,7 @@ impl Shell {
         let changed: Vec<_> = self
             .keeper
             .ranks()
-            .map(|(rank, phase, epoch)| (rank, (WirePhase::from(phase), epoch.0)))
+            .map(|(rank, phase, epoch)| (rank, (phase, epoch.0)))
             .filter(|(rank, state)| self.reported.get(rank) != Some(state))
             .collect();
         if !changed.is_empty() {
@@ -128,7 +127,7 @@ impl Shell {
             life: decision.life,
             rank,
             ranks: site.ranks,
-            restore: decision.restore.map(convert::to_store),
+            restore: decision.restore,
             auth: site.auth,
             bind: site.ranks_bind,
             nic: NicRequest {
@@ -186,7 +185,7 @@ impl Shell {
     /// Rule 12: a rank that had ended when the generation was taken is not started again.
     fn exited_in_image(&mut self, rank: Rank, decision: Decision) -> Result<Option<ExitedImage>, StoreError> {
         let Some(generation) = decision.restore else { return Ok(None) };
-        let reader = self.directory.open_committed_image(convert::to_store(generation), rank)?;
+        let reader = self.directory.open_committed_image(generation, rank)?;
         if reader.find(kinds::CLOSED_PORTS).is_err() {
             return Ok(None);
         }
@@ -235,7 +234,6 @@ impl Shell {
         record: &ExitedRecord,
         pmi: &[u8],
     ) -> Result<(ImageDigest, u64), StoreError> {
-        let generation = convert::to_store(generation);
         let status = match record.status {
             ExitStatus::Code(code) => i32::from(code),
             ExitStatus::Signal(signal) => -i32::from(signal),
@@ -250,7 +248,7 @@ impl Shell {
         // It may have ended when it had begun one.
         self.directory.discard_begun(generation, rank)?;
         let summary = self.directory.write_image(generation, rank, &sections)?;
-        Ok((ImageDigest(summary.digest.0), summary.bytes))
+        Ok((summary.digest, summary.bytes))
     }
 
     /// Notices ended processes. A rank's earlier messages count before its end.
@@ -274,7 +272,7 @@ impl Shell {
             let is_new =
                 self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
             self.unjudged.insert(rank);
-            let (life, status) = (process.life.into(), self.ended_by_key(status).into());
+            let (life, status) = (process.life, self.ended_by_key(status));
             self.send_to_launcher(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
         }
         self.collect_spawned();

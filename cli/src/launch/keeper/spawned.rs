@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::{Control, Message};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::ExitStatus;
-use ckpt_glue::pmi::Member;
+use ckpt_glue::pmi::{Member, SpawnCommand};
 use session::parent_job::ParentJob;
 use transport::{Life, Rank};
 
@@ -17,7 +17,7 @@ use super::super::descriptors;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::node_name;
 use super::super::process::{Group, Program, SpawnSpec};
-use super::super::wire::{FromKeeper, WireCommand};
+use super::super::wire::FromKeeper;
 use super::Shell;
 
 /// The spawned processes of this node.
@@ -69,7 +69,7 @@ impl Shell {
         &mut self,
         world: u32,
         running: u32,
-        commands: &[WireCommand],
+        commands: &[SpawnCommand],
         life: Option<Life>,
     ) {
         let outcome = self.try_start_world(world, running, commands, life);
@@ -81,7 +81,7 @@ impl Shell {
         &mut self,
         world: u32,
         running: u32,
-        commands: &[WireCommand],
+        commands: &[SpawnCommand],
         life: Option<Life>,
     ) -> Result<u32, NotStarted> {
         let programs: Vec<(u32, Program)> = commands
@@ -156,7 +156,7 @@ impl Shell {
             self.hear_last_of_pmi(member);
             let Some(group) = self.spawned.processes.remove(&member) else { continue };
             self.forget_group(group);
-            self.send_to_launcher(&FromKeeper::SpawnedEnded { who: member.into(), status: status.into() });
+            self.send_to_launcher(&FromKeeper::SpawnedEnded { who: member, status });
         }
         for group in self.spawned.collect_past() {
             self.forget_group(group);
@@ -180,7 +180,7 @@ impl Shell {
 }
 
 /// The program that a command starts, if it can be started. Unknown hints are ignored, as MPI has it.
-fn program(own: &Program, command: &WireCommand) -> Result<Program, NotStarted> {
+fn program(own: &Program, command: &SpawnCommand) -> Result<Program, NotStarted> {
     let hint =
         |name: &str| command.hints.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     if let Some(host) = hint("host")

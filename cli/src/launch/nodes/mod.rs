@@ -13,7 +13,7 @@ use serde::Serialize;
 use store::protect::{Group, GroupError, Scheme};
 
 use super::Node;
-use wire::{WireBudget, WireMembership};
+use wire::{Budget, Membership};
 
 /// The node of a directory in which no images are looked for.
 pub(crate) const NO_NODE: u32 = u32::MAX;
@@ -28,16 +28,11 @@ pub(crate) struct OwnDirectories {
     groups: Vec<Group>,
     /// Their scheme, and its limits.
     pub(crate) scheme: Scheme,
-    pub(crate) budget: WireBudget,
+    pub(crate) budget: Budget,
 }
 
 impl OwnDirectories {
-    pub(crate) fn new(
-        root: PathBuf,
-        scheme: Scheme,
-        budget: WireBudget,
-        groups: Vec<Group>,
-    ) -> OwnDirectories {
+    pub(crate) fn new(root: PathBuf, scheme: Scheme, budget: Budget, groups: Vec<Group>) -> OwnDirectories {
         OwnDirectories { root, groups, scheme, budget }
     }
 
@@ -52,13 +47,10 @@ impl OwnDirectories {
     }
 
     /// The part of this that the keeper of a node receives.
-    pub(crate) fn membership(&self, node: NodeIndex, job_file: &[u8]) -> WireMembership {
-        let found = self.groups.iter().find_map(|group| {
-            let member = group.nodes().iter().position(|member| *member == node.0)?;
-            Some((group.nodes().to_vec(), group.losses(), member))
-        });
-        let (group, losses, member) = found.unwrap_or_default();
-        WireMembership { group, losses, member, budget: self.budget.clone(), job_file: job_file.to_vec() }
+    pub(crate) fn membership(&self, node: NodeIndex, job_file: &[u8]) -> Membership {
+        let group = self.groups.iter().find(|group| group.nodes().contains(&node.0));
+        let (nodes, losses) = group.map(|group| (group.nodes().to_vec(), group.losses())).unwrap_or_default();
+        Membership { nodes, losses, budget: self.budget, job_file: job_file.to_vec() }
     }
 }
 

@@ -2,88 +2,39 @@
 
 use std::time::Duration;
 
+use ckpt_glue::protection::{Account, Finding};
 use copies::CopyError;
 use nix::errno::Errno;
-use protector::{Account, Limits, Shape, Statistics};
+use protector::{Limits, Shape, Statistics};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
-use store::{Decision, Manifest, StoreError};
+use store::{Decision, GenerationId, Manifest, StoreError};
+use transport::Life;
 
-use super::super::flush::wire::WireCopies;
-use super::super::wire::{WireGeneration, WireLife};
+use super::super::flush::wire::CopyAccess;
 
 /// A node's directory of its own, and its part in its group.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireMembership {
-    /// Nodes of the group; empty: nothing is protected.
-    pub(crate) group: Vec<u32>,
-    /// How many of them may be lost.
+pub(crate) struct Membership {
+    /// Nodes of the group, and how many of them may be lost; empty: nothing is protected.
+    pub(crate) nodes: Vec<u32>,
     pub(crate) losses: usize,
-    /// Which of them this is.
-    pub(crate) member: usize,
-    /// The limits of protecting, and the way that parity takes.
-    pub(crate) budget: WireBudget,
+    pub(crate) budget: Budget,
     /// The job file.
     pub(crate) job_file: Vec<u8>,
 }
 
-/// The limits of protecting on a node, and the way that parity takes.
-#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireBudget {
-    pub(crate) link_bytes_per_s: Option<u64>,
-    pub(crate) disk_bytes_per_s: Option<u64>,
-    pub(crate) cores: Option<f64>,
-    /// By its name.
-    pub(crate) shape: Option<String>,
+/// The limits of protecting on a node, and the way that parity takes; the cheapest one, if none is named.
+#[derive(Clone, Copy, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Budget {
+    pub(crate) limits: Limits,
+    pub(crate) shape: Option<Shape>,
 }
 
-impl WireBudget {
-    pub(crate) fn limits(&self) -> Limits {
-        let WireBudget { link_bytes_per_s, disk_bytes_per_s, cores, .. } = *self;
-        Limits { link_bytes_per_s, disk_bytes_per_s, cores }
-    }
-
-    pub(crate) fn shape(&self) -> Option<Shape> {
-        self.shape.as_ref().and_then(|name| name.parse().ok())
-    }
-}
-
-impl WireMembership {
+impl Membership {
     /// The group, if there is one.
     pub(crate) fn group(&self) -> Option<Group> {
-        if self.group.is_empty() { None } else { Group::new(self.group.clone(), self.losses).ok() }
-    }
-}
-
-/// A decision as it travels.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireDecision(Vec<u8>);
-
-impl From<&Decision> for WireDecision {
-    fn from(decision: &Decision) -> WireDecision {
-        WireDecision(decision.emit())
-    }
-}
-
-impl WireDecision {
-    pub(crate) fn open(&self) -> Result<Decision, store::RecordError> {
-        Decision::parse(&self.0)
-    }
-}
-
-/// A manifest as it travels.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireManifest(Vec<u8>);
-
-impl From<&Manifest> for WireManifest {
-    fn from(manifest: &Manifest) -> WireManifest {
-        WireManifest(manifest.emit())
-    }
-}
-
-impl WireManifest {
-    pub(crate) fn open(&self) -> Result<Manifest, store::RecordError> {
-        Manifest::parse(&self.0)
+        if self.nodes.is_empty() { None } else { Group::new(self.nodes.clone(), self.losses).ok() }
     }
 }
 
@@ -92,35 +43,31 @@ impl WireManifest {
 pub(crate) enum NodeTask {
     /// Make the directory if it is not there, take over the decisions, and look at these generations: every byte of those that are marked.
     /// `sees`: a place of copies and a sign there, which must be the launcher's.
-    Survey {
-        decisions: Vec<WireDecision>,
-        generations: Vec<(WireManifest, bool)>,
-        sees: Option<(WireCopies, u64)>,
-    },
+    Survey { decisions: Vec<Decision>, generations: Vec<(Manifest, bool)>, sees: Option<(CopyAccess, u64)> },
     /// Look at this generation, in a life that runs.
-    Look(WireManifest),
+    Look(Manifest),
     /// Bring the node's images of a generation from a place of copies.
-    Fetch { generation: WireGeneration, from: WireCopies },
+    Fetch { generation: GenerationId, from: CopyAccess },
     /// Write down a decision.
-    Decide(WireDecision),
+    Decide(Decision),
     /// Replace the copy of the job file by this one.
     Keep { job_file: Vec<u8> },
     /// Commit this generation here: the job has committed it.
-    Commit(WireManifest),
+    Commit(Manifest),
     /// Remove generations that are not kept.
-    Collect { life: WireLife, keep: u32, kept: Vec<WireGeneration> },
+    Collect { life: Life, keep: u32, kept: Vec<GenerationId> },
     /// The job is over: commit here the generations that it has committed, and remove unfinished ones.
-    Settle { manifests: Vec<WireManifest> },
+    Settle { manifests: Vec<Manifest> },
     /// A protector's endpoint for this life, which is about to begin.
-    Open { life: WireLife },
+    Open { life: Life },
     /// Where the protectors of all nodes are.
-    Meet { life: WireLife, addresses: Vec<(u32, Vec<u8>)> },
+    Meet { life: Life, addresses: Vec<(u32, Vec<u8>)> },
     /// Protect a generation, building upon the data of `from` that all members hold. `ranks`: the first one here, and the one behind the last.
-    Protect { generation: WireGeneration, from: Option<WireGeneration>, ranks: (u32, u32) },
+    Protect { generation: GenerationId, from: Option<GenerationId>, ranks: (u32, u32) },
     /// Give it up.
-    Abandon { generation: WireGeneration },
+    Abandon { generation: GenerationId },
     /// Compute this node's lost data of a generation from the data of the others.
-    Repair { generation: WireGeneration },
+    Repair { generation: GenerationId },
 }
 
 /// The result of a request.
@@ -134,11 +81,11 @@ pub(crate) enum NodeDone {
     /// To [`NodeTask::Look`].
     Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.
-    Ahead(Vec<WireDecision>),
+    Ahead(Vec<Decision>),
     /// To [`NodeTask::Open`]: where it is.
     Opened { addresses: Vec<u8>, unusable: Vec<String> },
     /// To [`NodeTask::Abandon`]: how far it was with it, if it was being protected.
-    GivenUp(Option<WireAccount>),
+    GivenUp(Option<Account>),
     /// To [`NodeTask::Fetch`]: so many files.
     Fetched(u32),
     /// To [`NodeTask::Repair`].
@@ -184,35 +131,12 @@ impl From<&Statistics> for Effort {
     }
 }
 
-/// How the time of an encoding went on a node, milliseconds: see [`Account`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct WireAccount {
-    pub(crate) elapsed_ms: u64,
-    pub(crate) own_ms: u64,
-    pub(crate) limited_ms: u64,
-    pub(crate) from_ms: Vec<(u32, u64)>,
-    pub(crate) windows: Option<(u64, u64)>,
-}
-
-impl From<&Account> for WireAccount {
-    fn from(account: &Account) -> WireAccount {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        WireAccount {
-            elapsed_ms: ms(account.elapsed),
-            own_ms: ms(account.own),
-            limited_ms: ms(account.limited),
-            from_ms: account.from.iter().map(|(node, time)| (*node, ms(*time))).collect(),
-            windows: account.windows,
-        }
-    }
-}
-
 /// Whole records of a node that did not come with the question.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Known {
-    pub(crate) decisions: Vec<WireDecision>,
+    pub(crate) decisions: Vec<Decision>,
     /// Of generations that are committed there.
-    pub(crate) manifests: Vec<WireManifest>,
+    pub(crate) manifests: Vec<Manifest>,
 }
 
 /// The rebuilt data of a generation.
@@ -239,6 +163,13 @@ pub(crate) struct Found {
     pub(crate) is_held: bool,
     /// Or a part of it: pages from which others may be rebuilt.
     pub(crate) has_some: bool,
+}
+
+impl Found {
+    /// Without words.
+    pub(crate) fn finding(&self) -> Finding {
+        Finding { has_images: self.problem.is_none(), is_whole: self.is_held, has_some: self.has_some }
+    }
 }
 
 /// A [`Refusal`] of a repair that all others have answered: their data is not enough to compute the lost data, neither now nor later.

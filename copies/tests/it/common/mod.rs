@@ -257,7 +257,7 @@ pub(crate) fn fetch(
 }
 
 pub(crate) fn base_path(id: GenerationId) -> String {
-    format!("{}/rank-00000001.base", id.folder())
+    format!("{}/rank-00000001.base", store::job::folder(id))
 }
 
 /// Brings the newest copy into an empty directory, and compares every rank with its saved content.

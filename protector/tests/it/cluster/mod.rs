@@ -11,10 +11,12 @@ use drivers::fault::Faults;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protector::{Event, Limits, Protector, ProtectorError, Rail, Request, Settings, Shape, Statistics};
 use store::image::Base;
-use store::job::{CommitRequest, Depth, GenerationId, ImageClaim};
+use store::job::{CommitRequest, Depth, ImageClaim};
 use store::limits::PAGE_BYTES;
 use store::protect::{Group, Member, Repaired};
-use store::{CheckpointSettings, Decision, Directory, JobDirectory, JobFile, Manifest, Section, kinds};
+use store::{
+    CheckpointSettings, Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, Section, kinds,
+};
 use transport::config::AuthLevel;
 use transport::{Epoch, JobId, Life, Rank};
 

@@ -6,8 +6,8 @@ mod random;
 
 use std::collections::BTreeMap;
 
-use store::job::{CommitRequest, GenerationId, ImageClaim, JobDirectory};
-use store::{CheckpointSettings, JobFile, Section, Storage, StoreError, kinds};
+use store::job::{CommitRequest, ImageClaim, JobDirectory};
+use store::{CheckpointSettings, GenerationId, JobFile, Section, Storage, StoreError, kinds};
 use transport::{Epoch, JobId, Life, Rank};
 
 pub(crate) use random::Random;

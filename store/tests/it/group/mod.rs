@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use store::image::{Base, ImageReader};
-use store::job::{CommitRequest, Depth, GenerationId, ImageClaim, JobDirectory};
+use store::job::{CommitRequest, Depth, ImageClaim, JobDirectory};
 use store::protect::{Group, Member, Others, PageAnswer, ProtectError, Served, Strip, Wanted};
 use store::record::Content;
 use store::storage::{DirectoryEntry, Fault};
-use store::{CheckpointSettings, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError};
+use store::{
+    CheckpointSettings, GenerationId, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError,
+};
 use transport::{Epoch, JobId, Life, Rank};
 
 pub(crate) use crate::common::Random;

@@ -21,13 +21,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-process", &[]),
     // Arithmetic over slices alone.
     ("stillwire-parity", &[]),
-    // The names of jobs, lives and epochs are the transport's.
-    ("stillwire-store", &["stillwire-parity", "stillwire-tag", "stillwire-transport"]),
-    // Copies outside the nodes; independent of the way in which a job runs.
-    ("stillwire-copies", &["stillwire-parity", "stillwire-store", "stillwire-tag", "stillwire-transport"]),
+    // What is decided about a job, and the names of its things.
+    ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-tag", "stillwire-transport"]),
+    // Of what is decided it knows the names.
     (
-        "stillwire-ckpt-glue",
+        "stillwire-store",
         &[
+            "stillwire-ckpt-glue",
+            "stillwire-nic-freeze",
+            "stillwire-parity",
+            "stillwire-tag",
+            "stillwire-transport",
+        ],
+    ),
+    // Copies outside the nodes; independent of the way in which a job runs.
+    (
+        "stillwire-copies",
+        &[
+            "stillwire-ckpt-glue",
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-store",
@@ -85,6 +96,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "stillwire-protector",
         &[
+            "stillwire-ckpt-glue",
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-nic-freeze",
@@ -114,6 +126,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "stillwire-bench",
         &[
+            "stillwire-ckpt-glue",
             "stillwire-console",
             "stillwire-drivers",
             "stillwire-endpoint",

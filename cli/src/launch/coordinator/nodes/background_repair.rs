@@ -20,7 +20,6 @@ use super::super::super::notice::Notice;
 use super::super::Shell;
 use super::restore_plan::rebuilt_words;
 use super::{Nodes, Round, What};
-use crate::convert;
 
 /// A generation that nodes have lost something of.
 #[derive(Debug)]
@@ -115,8 +114,7 @@ impl Shell<'_> {
             names.join(", ")
         );
         self.notify(&Notice::Repair { words: &words });
-        let wire = convert::to_glue(generation).into();
-        self.ask_some(What::Rebuild(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
+        self.ask_some(What::Rebuild(generation), None, &lost, |_| NodeTask::Repair { generation });
         // A keeper may be gone already.
         self.end_rounds(std::time::Instant::now());
     }
@@ -145,7 +143,7 @@ impl Shell<'_> {
         let Some(older) = self.background_repair().and_then(|repair| repair.under_way.as_ref()) else {
             return;
         };
-        let task = NodeTask::Look((&older.manifest).into());
+        let task = NodeTask::Look(older.manifest.clone());
         self.ask_nodes(What::Look(generation), Some(NODE_ANSWER_MAX), |_| task.clone());
     }
 

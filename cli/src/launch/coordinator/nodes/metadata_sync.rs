@@ -34,13 +34,13 @@ impl Shell<'_> {
             return true;
         };
         let generation = fetch.generation;
-        let here = (self.plan.directory.display().to_string(), restore.records.decisions.clone());
+        let here = (self.plan.directory.display().to_string(), restore.records().decisions.clone());
         let theirs = ahead.iter().map(|(node, decisions)| {
             let (host, path) = (self.plan.nodes[node.0 as usize].name(), self.plan.directory_of(*node));
             (format!("{host} ({})", path.display()), decisions.clone())
         });
         match joined([here].into_iter().chain(theirs).collect()) {
-            Ok(decisions) if decisions == restore.records.decisions => {
+            Ok(decisions) if decisions == restore.records().decisions => {
                 // They have received all of it.
                 let host = ahead.keys().next().map(|node| self.plan.nodes[node.0 as usize].name());
                 let problem = StoreError::LifeTaken { counter: restore.counter() }.to_string();

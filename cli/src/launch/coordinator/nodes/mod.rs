@@ -30,11 +30,10 @@ use super::super::notice::Notice;
 use super::super::storage::Records;
 use super::super::wire::ToKeeper;
 use super::Shell;
-use crate::convert;
 use background_repair::BackgroundRepair;
 use late_nodes::LateNodes;
 use protection::PendingProtection;
-use restore_plan::RestorePlan;
+use restore_plan::PendingRestore;
 
 /// A request to the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,7 +103,7 @@ struct Round {
 pub(super) struct Nodes {
     rounds: Vec<Round>,
     last: u64,
-    restore: Option<RestorePlan>,
+    restore: Option<PendingRestore>,
     pending_protection: Option<PendingProtection>,
     late: Option<LateNodes>,
     /// The newest committed generation, if every member of every group holds its protection data: the next one builds upon it.
@@ -139,7 +138,7 @@ impl Nodes {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        let repair = self.restore.as_ref().and_then(RestorePlan::due);
+        let repair = self.restore.as_ref().and_then(PendingRestore::due);
         self.rounds.iter().filter_map(|round| round.until).chain(repair).min()
     }
 }
@@ -207,7 +206,7 @@ impl Shell<'_> {
         if let Some(restore) = &mut nodes.restore {
             restore.note_brought(bytes);
         }
-        if let Some(counter) = nodes.restore.as_ref().map(RestorePlan::counter) {
+        if let Some(counter) = nodes.restore.as_ref().map(PendingRestore::counter) {
             self.feed_job(job::Input::StoreBusy { counter });
         }
     }
@@ -310,26 +309,26 @@ impl Shell<'_> {
             return self.feed_job(job::Input::DecisionDurable { life });
         };
         nodes.decision = Some(*decision);
-        self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(decision.into()));
+        self.ask_nodes(What::Decide(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Decide(*decision));
     }
 
     /// A checkpoint has failed. A node that had no room for the decision may have it now.
     pub(super) fn decide_again(&mut self) {
         let Some(Nodes { decision: Some(decision), untold, .. }) = &self.nodes else { return };
         for node in untold {
-            let task = NodeTask::Decide(decision.into());
+            let task = NodeTask::Decide(*decision);
             self.keepers.send(*node, &ToKeeper::Node { number: 0, task });
         }
     }
 
     /// The commit record is durable in the job's directory.
     pub(super) fn committed(&mut self, manifest: &store::Manifest) {
-        let generation = convert::to_glue(manifest.generation);
+        let generation = manifest.generation;
         if self.nodes.is_none() {
             return self.feed_job(job::Input::CommitDurable(generation));
         }
         self.ask_nodes(What::Commit(generation), Some(NODE_ANSWER_MAX), |_| {
-            NodeTask::Commit(manifest.into())
+            NodeTask::Commit(manifest.clone())
         });
         // While a life is being ended nobody waits for the nodes' answers, and if it was the last one, the final report names the generation on disk.
         if self.job.status().phase == JobPhase::Fencing {
@@ -345,9 +344,9 @@ impl Shell<'_> {
         }
         let keep = self.plan.keep;
         self.ask_nodes(What::Collect, Some(NODE_ANSWER_MAX), |_| NodeTask::Collect {
-            life: life.into(),
+            life,
             keep,
-            kept: kept.iter().map(|generation| convert::to_glue(*generation).into()).collect(),
+            kept: kept.to_vec(),
         });
     }
 
@@ -371,7 +370,7 @@ impl Shell<'_> {
 
     /// The last message to the nodes: the committed generations. They remove everything else.
     pub(super) fn settle_nodes(&mut self, records: &Records) {
-        let manifests = || records.manifests.iter().map(|(manifest, _)| manifest.into()).collect();
+        let manifests = || records.manifests.iter().map(|(manifest, _)| manifest.clone()).collect();
         for node in self.keepers.nodes() {
             let task = NodeTask::Settle { manifests: manifests() };
             self.keepers.send(node, &ToKeeper::Node { number: 0, task });

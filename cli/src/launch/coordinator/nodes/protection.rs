@@ -48,11 +48,11 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else { return };
         let Some(PendingProtection { generation, .. }) = nodes.pending_protection else { return };
         nodes.background_repair.hold();
-        let from = nodes.base.map(Into::into);
+        let from = nodes.base;
         let layout = self.layout.clone();
         self.ask_nodes(What::Protect(generation), Some(self.plan.config.checkpoint.timeout), |node| {
             let ranks = layout.ranks_of(node);
-            NodeTask::Protect { generation: generation.into(), from, ranks: (ranks.start, ranks.end) }
+            NodeTask::Protect { generation, from, ranks: (ranks.start, ranks.end) }
         });
         self.end_rounds(Instant::now());
     }
@@ -91,7 +91,7 @@ impl Shell<'_> {
 
     pub(super) fn give_up_protection(&mut self, generation: GenerationId, errno: u32) {
         for node in self.keepers.nodes() {
-            let task = NodeTask::Abandon { generation: generation.into() };
+            let task = NodeTask::Abandon { generation };
             self.keepers.send(node, &ToKeeper::Node { number: 0, task });
         }
         self.feed_job(job::Input::CommitFailed { generation, errno });

@@ -30,14 +30,14 @@ impl Shell<'_> {
         }
         for done in round.done.values() {
             let NodeDone::Surveyed { known, .. } = done else { continue };
-            for decision in known.decisions.iter().filter_map(|decision| decision.open().ok()) {
-                decisions.note(decision.life.counter, decision);
+            for decision in &known.decisions {
+                decisions.note(decision.life.counter, *decision);
             }
-            for manifest in known.manifests.iter().filter_map(|manifest| manifest.open().ok()) {
-                manifests.note(manifest.generation, manifest);
+            for manifest in &known.manifests {
+                manifests.note(manifest.generation, manifest.clone());
             }
         }
-        let damaged = &restore.records.damaged_lives;
+        let damaged = restore.records().damaged_lives.clone();
         let (lives, generations) = &mut restore.offered;
         let decisions: Vec<Decision> =
             decisions.take(|counter| damaged.contains(counter) && lives.insert(*counter));
@@ -60,7 +60,7 @@ impl Shell<'_> {
         restore.is_repairing_records = false;
         match outcome {
             Ok((lives, generations, records)) => {
-                restore.records = records;
+                restore.set_records(records);
                 if lives > 0 {
                     let words = format!(
                         "{lives} damaged decisions about lives were written anew from the nodes' copies"

@@ -6,24 +6,25 @@
 //!                       +--------- Repair <---------+
 //! ```
 
-mod group_verdict;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ckpt_glue::job;
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::{
+    Choice, Finding, GenerationVerdict, Judged, ProtectionGroup, RestorePlan, Terms,
+};
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
-use group_verdict::GroupVerdict;
 use nix::errno::Errno;
+use store::protect::Group;
 use store::{Decision, GenerationId, StoreError};
 use transport::Life;
 
-use super::super::super::flush::wire::WireCopies;
-use super::super::super::limits::{
-    COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY, REPAIRS_MAX,
-};
+use super::super::super::flush::wire::CopyAccess;
+use super::super::super::limits::{COPY_NEWS_EVERY, COPY_SILENT_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY};
 use super::super::super::nodes::wire::{BEYOND_REPAIR, Found, NodeDone, NodeTask, Rebuilt, Refusal};
 use super::super::super::nodes::{GenerationOutcome, Lost, NodeRepair, Repairs};
 use super::super::super::notice::Notice;
@@ -33,29 +34,23 @@ use super::super::super::{Node, Purpose};
 use super::super::{Shell, Verdict};
 use super::background_repair::{BackgroundRepair, Older};
 use super::{Round, What};
-use crate::convert;
 use crate::error::CliError;
 use crate::text;
 
 /// The state of a life that is about to begin.
 #[derive(Debug)]
-pub(super) struct RestorePlan {
+pub(super) struct PendingRestore {
     counter: u32,
     nonce: u64,
-    pub(super) records: Records,
-    /// By node: its findings of each generation.
-    found: BTreeMap<NodeIndex, Vec<Found>>,
-    /// The protectors have found each other.
-    have_met: bool,
-    repairs: BTreeMap<GenerationId, u32>,
-    /// Why the last one failed.
+    records: Records,
+    plan: RestorePlan,
+    /// By node: why the images of each generation cannot be restored there.
+    problems: BTreeMap<NodeIndex, Vec<Option<String>>>,
+    /// Why the last repair failed.
     failures: BTreeMap<GenerationId, String>,
-    /// Nodes that the data of the others could not rebuild in the last round.
-    beyond_repair: BTreeMap<GenerationId, BTreeSet<NodeIndex>>,
     /// When progress of rebuilt or brought images is reported.
     news: Option<Instant>,
-    /// How often a copy was brought for it, and bytes that have come.
-    fetches: u32,
+    /// Bytes that have come from a copy.
     brought: u64,
     brought_reported: Option<Instant>,
     /// Records of nodes that the launcher's directory was offered, by life and generation.
@@ -64,7 +59,7 @@ pub(super) struct RestorePlan {
     pub(super) is_repairing_records: bool,
 }
 
-impl RestorePlan {
+impl PendingRestore {
     pub(super) fn counter(&self) -> u32 {
         self.counter
     }
@@ -73,64 +68,63 @@ impl RestorePlan {
         self.news
     }
 
+    pub(super) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    pub(super) fn set_records(&mut self, records: Records) {
+        self.plan.set_generations(generations(&records));
+        self.records = records;
+    }
+
     /// Its protector is gone with it.
     pub(super) fn lost_keeper(&mut self) {
-        self.have_met = false;
+        self.plan.set_can_rebuild(false);
     }
 
     pub(super) fn note_brought(&mut self, bytes: u64) {
         self.brought += bytes;
     }
 
-    fn task(&self, sees: Option<(WireCopies, u64)>) -> NodeTask {
-        let generation = |(manifest, every_byte): &(store::Manifest, bool)| (manifest.into(), *every_byte);
+    fn task(&self, sees: Option<(CopyAccess, u64)>) -> NodeTask {
         NodeTask::Survey {
-            decisions: self.records.decisions.iter().map(Into::into).collect(),
-            generations: self.records.manifests.iter().map(generation).collect(),
+            decisions: self.records.decisions.clone(),
+            generations: self.records.manifests.clone(),
             sees,
         }
     }
 
-    /// A node's findings of the generation at this place.
-    fn found(&self, node: u32, place: usize) -> Found {
-        let nothing = || Found {
-            problem: Some("its directory cannot be read".to_owned()),
-            is_held: false,
-            has_some: false,
-        };
-        self.found.get(&NodeIndex(node)).and_then(|all| all.get(place).cloned()).unwrap_or_else(nothing)
+    /// Why a node's images of the generation cannot be restored.
+    fn problem(&self, node: NodeIndex, generation: GenerationId) -> &str {
+        let place = self.plan.generations().iter().position(|known| *known == generation);
+        let of_node = self.problems.get(&node).and_then(|all| all.get(place?)?.as_deref());
+        of_node.unwrap_or("its directory cannot be read")
     }
 }
 
-/// The verdict on a generation.
-enum Verdicts {
-    /// It can be restored; every member holds its protection data.
-    Whole,
-    /// It can be restored, but is not protected.
-    Bare,
-    /// These nodes have to be rebuilt.
-    Repairable(BTreeSet<NodeIndex>),
-    /// These nodes have to bring it from a copy.
-    Fetchable(BTreeSet<NodeIndex>),
-    /// In words.
-    Lost(String),
+/// The committed ones, newest first.
+fn generations(records: &Records) -> Vec<GenerationId> {
+    records.manifests.iter().map(|(manifest, _)| manifest.generation).collect()
 }
 
 impl Shell<'_> {
     /// The store has been fenced: surveys the nodes.
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
-        let (found, repairs) = (BTreeMap::new(), BTreeMap::new());
-        let restore = RestorePlan {
+        let nodes = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
+        let own = self.plan.own_directories.as_ref();
+        let group = |group: &Group| ProtectionGroup {
+            members: group.nodes().iter().copied().map(NodeIndex).collect(),
+            losses_max: group.losses(),
+        };
+        let groups = own.map(|own| own.groups().iter().map(group).collect()).unwrap_or_default();
+        let restore = PendingRestore {
             counter,
             nonce,
+            plan: RestorePlan::new(nodes, groups, generations(&records)),
             records,
-            found,
-            have_met: false,
-            repairs,
+            problems: BTreeMap::new(),
             failures: BTreeMap::new(),
-            beyond_repair: BTreeMap::new(),
             news: None,
-            fetches: 0,
             brought: 0,
             brought_reported: None,
             offered: Default::default(),
@@ -154,9 +148,9 @@ impl Shell<'_> {
     }
 
     /// A job begins only where all its nodes see the directory of its copies. Later a node that does not costs copies, not the job.
-    fn sees(&self) -> Option<(WireCopies, u64)> {
+    fn sees(&self) -> Option<(CopyAccess, u64)> {
         let flush = self.plan.flush.as_ref().filter(|_| self.job.status().life.is_none())?;
-        Some((WireCopies::new(&flush.to, None), self.sign?))
+        Some((CopyAccess::new(&flush.to, None), self.sign?))
     }
 
     /// All nodes have seen it, or the job does not begin.
@@ -172,7 +166,7 @@ impl Shell<'_> {
     fn named_beginning(&self) -> Option<GenerationId> {
         let Beginning::Named(named) = self.plan.beginning else { return None };
         let own = self.job.status().committed.filter(|own| own.life.counter > self.plan.counter_last);
-        own.is_none().then(|| convert::to_store(named))
+        own.is_none().then_some(named)
     }
 
     /// A keeper is there that has not been asked about its node's generations.
@@ -199,7 +193,7 @@ impl Shell<'_> {
     pub(super) fn end_survey(&mut self, mut round: Round) {
         self.remove_sign();
         self.report_sharing(&round);
-        let ahead = take_ahead(&mut round);
+        let ahead = ahead(&round);
         if self.repair_records(&round, &ahead) {
             return;
         }
@@ -227,16 +221,16 @@ impl Shell<'_> {
         let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
             return;
         };
-        restore.found = round
-            .done
-            .into_iter()
-            .filter_map(|(node, done)| match done {
-                NodeDone::Surveyed { found, .. } => Some((node, found)),
-                _ => None,
-            })
-            .collect();
+        let (mut findings, mut problems) = (BTreeMap::new(), BTreeMap::new());
+        for (node, done) in round.done {
+            let NodeDone::Surveyed { found, .. } = done else { continue };
+            findings.insert(node, found.iter().map(Found::finding).collect::<Vec<Finding>>());
+            problems.insert(node, found.into_iter().map(|found| found.problem).collect());
+        }
+        restore.plan.surveyed(findings);
+        restore.problems = problems;
         let are_grouped = self.plan.own_directories.as_ref().is_some_and(|own| !own.groups().is_empty());
-        if are_grouped && !restore.have_met { self.open_protectors() } else { self.choose() }
+        if are_grouped && !restore.plan.can_rebuild() { self.open_protectors() } else { self.choose() }
     }
 
     /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so a directory beside a
@@ -283,7 +277,7 @@ impl Shell<'_> {
             restore.nonce = nonce;
         }
         let life = Life { counter: restore.counter, nonce: restore.nonce };
-        self.ask_nodes(What::Open(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Open { life: life.into() });
+        self.ask_nodes(What::Open(life), Some(NODE_ANSWER_MAX), |_| NodeTask::Open { life });
     }
 
     pub(super) fn end_opening(&mut self, life: Life, round: &Round) {
@@ -301,7 +295,7 @@ impl Shell<'_> {
             }
         }
         self.ask_nodes(What::Meet, Some(NODE_ANSWER_MAX), |_| NodeTask::Meet {
-            life: life.into(),
+            life,
             addresses: addresses.clone(),
         });
     }
@@ -311,7 +305,7 @@ impl Shell<'_> {
             return;
         }
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
-            restore.have_met = true;
+            restore.plan.set_can_rebuild(true);
         }
         self.choose();
     }
@@ -330,12 +324,12 @@ impl Shell<'_> {
     /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first. For a repair alone all of them are.
     fn choose(&mut self) {
         let named = self.named_beginning();
-        let Some(nodes) = &mut self.nodes else { return };
-        // Those of the survey before count no more.
-        nodes.repairs.kept.clear();
-        let Some(restore) = &nodes.restore else { return };
-        let generations: Vec<GenerationId> =
-            restore.records.manifests.iter().map(|(manifest, _)| manifest.generation).collect();
+        if let Some(nodes) = &mut self.nodes {
+            // Those of the survey before count no more.
+            nodes.repairs.kept.clear();
+        }
+        let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else { return };
+        let generations = restore.plan.generations();
         let newest = generations.first();
         // Those that no node could mend.
         let damaged = restore.records.damaged.iter().filter(|(damaged, _)| {
@@ -351,45 +345,46 @@ impl Shell<'_> {
             let why = "it is not committed here, and no node has a commit record of it that counts";
             damaged.push((named, why.to_owned()));
         }
-        for (generation, why) in damaged {
-            self.note_judged(generation, Verdicts::Lost(why));
+        let (choice, judged) = restore.plan.choose(self.terms());
+        let judged = judged.into_iter().map(|Judged { generation, verdict }| {
+            let why = self.lost_words(generation, &verdict);
+            (generation, why, verdict == GenerationVerdict::Whole)
+        });
+        let judged: Vec<_> = damaged
+            .into_iter()
+            .map(|(generation, why)| (generation, Some(why), false))
+            .chain(judged)
+            .collect();
+        for (generation, why, is_protected) in judged {
+            self.note_judged(generation, why, is_protected);
         }
-        let mut chosen = None;
-        for (place, generation) in generations.into_iter().enumerate() {
-            if named.is_some_and(|named| named != generation) {
-                continue;
-            }
-            let verdict = self.judge_generation(place, generation);
-            match verdict {
-                Verdicts::Repairable(lost) => return self.repair(generation, lost),
-                Verdicts::Fetchable(lost) => return self.fetch(generation, &lost),
-                Verdicts::Whole => chosen = chosen.or(Some((generation, true))),
-                Verdicts::Bare => chosen = chosen.or(Some((generation, false))),
-                Verdicts::Lost(_) => {}
-            }
-            self.note_judged(generation, verdict);
-            if chosen.is_some() && self.plan.purpose != Purpose::Repair {
-                break;
-            }
+        match choice {
+            Choice::Repair { generation, nodes } => self.repair(generation, &nodes),
+            Choice::Fetch { generation, nodes } => self.fetch(generation, &nodes),
+            Choice::Begin { from, is_protected } => self.begin_from(from, is_protected),
         }
-        self.begin_from(chosen);
     }
 
-    /// Notes the verdict on a generation of which nothing more will be rebuilt before the life begins.
-    fn note_judged(&mut self, generation: GenerationId, verdict: Verdicts) {
-        let kept = GenerationOutcome {
-            generation: generation.to_string(),
-            restorable: !matches!(verdict, Verdicts::Lost(_)),
-            protected: matches!(verdict, Verdicts::Whole),
-        };
+    fn terms(&self) -> Terms {
+        Terms {
+            named: self.named_beginning(),
+            is_repair: self.plan.purpose == Purpose::Repair,
+            copied: self.plan.fetch.as_ref().map(|fetch| fetch.generation),
+        }
+    }
+
+    /// Notes a generation of which nothing more will be rebuilt before the life begins. `lost`: why it cannot be restored.
+    fn note_judged(&mut self, generation: GenerationId, lost: Option<String>, is_protected: bool) {
         let Some(nodes) = &mut self.nodes else { return };
-        nodes.repairs.kept.push(kept);
-        let generation_words = generation.to_string();
-        let is_reported = nodes.repairs.lost.iter().any(|lost| lost.generation == generation_words);
-        if let Verdicts::Lost(why) = verdict
-            && !is_reported
-        {
-            nodes.repairs.lost.push(Lost { generation: generation_words, why: why.clone() });
+        let name = generation.to_string();
+        nodes.repairs.kept.push(GenerationOutcome {
+            generation: name.clone(),
+            restorable: lost.is_none(),
+            protected: is_protected,
+        });
+        let is_reported = nodes.repairs.lost.iter().any(|lost| lost.generation == name);
+        if let Some(why) = lost.filter(|_| !is_reported) {
+            nodes.repairs.lost.push(Lost { generation: name, why: why.clone() });
             self.notify(&Notice::Lost { generation, why: &why });
         }
     }
@@ -399,72 +394,25 @@ impl Shell<'_> {
         let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else {
             return VecDeque::new();
         };
-        let manifests = restore.records.manifests.iter().map(|(manifest, _)| manifest).enumerate();
-        let older: Vec<(usize, store::Manifest)> = manifests
-            .filter(|(_, manifest)| manifest.generation < chosen)
-            .map(|(place, manifest)| (place, manifest.clone()))
-            .collect();
+        let manifests = restore.records.manifests.iter().map(|(manifest, _)| manifest);
+        let older = manifests.filter(|manifest| manifest.generation < chosen);
+        let judged = older.map(|manifest| {
+            let generation = manifest.generation;
+            (manifest.clone(), restore.plan.judge(generation, self.terms()))
+        });
+        let judged: Vec<(store::Manifest, GenerationVerdict)> = judged.collect();
         let mut found = VecDeque::new();
-        for (place, manifest) in older {
-            match self.judge_generation(place, manifest.generation) {
-                Verdicts::Repairable(lost) => found.push_back(Older { manifest, lost }),
-                Verdicts::Lost(why) => self.report_not_rebuilt(manifest.generation, &why),
-                Verdicts::Whole | Verdicts::Bare | Verdicts::Fetchable(_) => {}
+        for (manifest, verdict) in judged {
+            if let Some(why) = self.lost_words(manifest.generation, &verdict) {
+                self.report_not_rebuilt(manifest.generation, &why);
+            } else if let GenerationVerdict::Repairable(lost) = verdict {
+                found.push_back(Older { manifest, lost });
             }
         }
         found
     }
 
-    fn judge_generation(&self, place: usize, generation: GenerationId) -> Verdicts {
-        let (Some(nodes), Some(own)) = (&self.nodes, &self.plan.own_directories) else {
-            return Verdicts::Whole;
-        };
-        let Some(restore) = &nodes.restore else { return Verdicts::Whole };
-        let count = u32::try_from(self.plan.nodes.len()).unwrap_or(u32::MAX);
-        let damages: Vec<(u32, String)> =
-            (0..count).filter_map(|node| Some((node, restore.found(node, place).problem?))).collect();
-        let repairs = restore.repairs.get(&generation).copied().unwrap_or(0);
-        let can_repair = restore.have_met && repairs < REPAIRS_MAX;
-        let (mut lost, mut beyond, mut are_protected) = (BTreeSet::new(), Vec::new(), true);
-        for group in own.groups() {
-            match self.judge_group(restore, place, generation, group) {
-                GroupVerdict::Whole => {}
-                GroupVerdict::Repairable(members) => lost.extend(members),
-                // A life that is to begin does not wait for that, for its next checkpoint is protected.
-                GroupVerdict::Bare(members) => {
-                    are_protected = false;
-                    if self.plan.purpose == Purpose::Repair {
-                        lost.extend(members);
-                    }
-                }
-                GroupVerdict::Lost(why) => beyond.push(why),
-            }
-        }
-        let is_copied = self.plan.fetch.as_ref().is_some_and(|fetch| fetch.generation == generation);
-        let can_fetch = is_copied && restore.fetches < REPAIRS_MAX;
-        // A repair rebuilds every intact group, even if the whole generation cannot be rebuilt.
-        let is_tried = beyond.is_empty() || self.plan.purpose == Purpose::Repair;
-        if can_repair && is_tried && !lost.is_empty() {
-            Verdicts::Repairable(lost)
-        } else if damages.is_empty() {
-            if lost.is_empty() && are_protected { Verdicts::Whole } else { Verdicts::Bare }
-        } else if can_fetch {
-            Verdicts::Fetchable(damages.iter().map(|(node, _)| NodeIndex(*node)).collect())
-        } else {
-            let damaged = damages
-                .iter()
-                .map(|(node, problem)| format!("{}: {problem}", self.plan.nodes[*node as usize].name()));
-            let damaged = damaged.collect::<Vec<_>>().join("; ");
-            let failed = restore.failures.get(&generation);
-            let failed = failed.map(|why| format!("; it could not be rebuilt: {why}")).unwrap_or_default();
-            Verdicts::Lost(match beyond.is_empty() {
-                true => format!("{damaged}{failed}"),
-                false => format!("{} ({damaged}){failed}", beyond.join("; ")),
-            })
-        }
-    }
-
-    fn repair(&mut self, generation: GenerationId, lost: BTreeSet<NodeIndex>) {
+    fn repair(&mut self, generation: GenerationId, lost: &BTreeSet<NodeIndex>) {
         let names: Vec<String> = lost.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
         let words = format!(
             "generation {generation}: rebuilding what {} had of it from what the others have",
@@ -472,16 +420,15 @@ impl Shell<'_> {
         );
         self.notify(&Notice::Repair { words: &words });
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
-            *restore.repairs.entry(generation).or_default() += 1;
+            restore.plan.begin_repair(generation);
             restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
         }
-        let wire = convert::to_glue(generation).into();
-        self.ask_some(What::Repair(generation), None, &lost, |_| NodeTask::Repair { generation: wire });
+        self.ask_some(What::Repair(generation), None, lost, |_| NodeTask::Repair { generation });
     }
 
     fn fetch(&mut self, generation: GenerationId, lost: &BTreeSet<NodeIndex>) {
         let Some(fetch) = &self.plan.fetch else { return };
-        let from = WireCopies::new(&fetch.from, fetch.key.as_ref());
+        let from = CopyAccess::new(&fetch.from, fetch.key.as_ref());
         let names: Vec<String> = lost.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
         let words = format!(
             "generation {generation}: {} bring what they had of it from {}",
@@ -490,14 +437,13 @@ impl Shell<'_> {
         );
         self.notify(&Notice::Repair { words: &words });
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
-            restore.fetches += 1;
+            restore.plan.begin_fetch();
             restore.brought = 0;
             restore.news = Some(Instant::now() + REPAIR_NEWS_EVERY);
             restore.brought_reported = Some(Instant::now());
         }
-        let wire = convert::to_glue(generation).into();
         self.ask_some(What::Fetch(generation), Some(COPY_SILENT_MAX), lost, |_| NodeTask::Fetch {
-            generation: wire,
+            generation,
             from: from.clone(),
         });
     }
@@ -518,12 +464,8 @@ impl Shell<'_> {
         if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
             (restore.news, restore.brought_reported) = (None, None);
             let is_lost = |refusal: &Refusal| refusal.errno == Errno::EHOSTDOWN as u32;
-            // A node that has its lost files again may be the one that the others lacked.
-            restore.beyond_repair.remove(&generation);
-            if !round.refused.values().all(is_lost) {
-                // A failure there is likely to come again, so fetch no further time.
-                restore.fetches = REPAIRS_MAX;
-            }
+            // Any other failure is likely to come again.
+            restore.plan.end_fetch(generation, round.refused.values().all(is_lost));
             let counter = restore.counter;
             self.feed_job(job::Input::StoreBusy { counter });
         }
@@ -553,22 +495,16 @@ impl Shell<'_> {
     }
 
     pub(super) fn end_repair(&mut self, generation: GenerationId, round: &Round) {
-        if !round.refused.is_empty() {
-            let error = self.refusals(&round.refused);
-            self.notify(&Notice::Store { what: &round.what.words(), error: &error });
-            if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
-                restore.failures.insert(generation, error);
-                let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
-                let are_beyond: BTreeSet<NodeIndex> = are_beyond.map(|(node, _)| *node).collect();
-                restore.beyond_repair.insert(generation, are_beyond);
-            }
+        let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == BEYOND_REPAIR);
+        let beyond: BTreeSet<NodeIndex> = are_beyond.map(|(node, _)| *node).collect();
+        let has_repaired = round.done.values().any(|done| matches!(done, NodeDone::Repaired(_)));
+        let failure = (!round.refused.is_empty()).then(|| self.refusals(&round.refused));
+        if let Some(error) = &failure {
+            self.notify(&Notice::Store { what: &round.what.words(), error });
         }
-        let is_repaired = |done: &NodeDone| matches!(done, NodeDone::Repaired(_));
-        if round.done.values().any(is_repaired)
-            && let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut())
-        {
-            // A repaired node may be the one that the others lacked.
-            restore.beyond_repair.remove(&generation);
+        if let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) {
+            restore.failures.extend(failure.map(|error| (generation, error)));
+            restore.plan.end_repair(generation, beyond, has_repaired);
         }
         for (node, done) in &round.done {
             let NodeDone::Repaired(rebuilt) = done else { continue };
@@ -588,25 +524,24 @@ impl Shell<'_> {
         self.survey();
     }
 
-    /// The generation to be restored is known. `true`: every member holds its protection data.
-    fn begin_from(&mut self, chosen: Option<(GenerationId, bool)>) {
-        let older = match chosen.filter(|_| self.plan.purpose != Purpose::Repair) {
-            Some((chosen, _)) => self.older_to_rebuild(chosen),
+    /// The generation to be restored is known. `is_protected`: every member holds its protection data.
+    fn begin_from(&mut self, newest: Option<GenerationId>, is_protected: bool) {
+        let older = match newest.filter(|_| self.plan.purpose != Purpose::Repair) {
+            Some(newest) => self.older_to_rebuild(newest),
             None => VecDeque::new(),
         };
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(RestorePlan { counter, nonce, records, .. }) = nodes.restore.take() else { return };
+        let Some(PendingRestore { counter, nonce, records, .. }) = nodes.restore.take() else { return };
         // A job that goes on counts as committed, even if its directory has lost the records.
         let committed = records.are_of_any() || self.plan.beginning != Beginning::Fresh;
         nodes.background_repair = BackgroundRepair::new(older);
-        let newest = chosen.map(|(generation, _)| convert::to_glue(generation));
-        nodes.base = chosen.filter(|(_, is_protected)| *is_protected).and(newest);
-        nodes.repairs.chosen = chosen.map(|(generation, _)| generation.to_string());
-        nodes.repairs.protected = chosen.is_some_and(|(_, is_protected)| is_protected);
+        nodes.base = newest.filter(|_| is_protected);
+        nodes.repairs.chosen = newest.map(|generation| generation.to_string());
+        nodes.repairs.protected = is_protected;
         if self.plan.purpose == Purpose::Repair {
             return self.stop();
         }
-        if let Some(named) = self.named_beginning().filter(|named| newest != Some(convert::to_glue(*named))) {
+        if let Some(named) = self.named_beginning().filter(|named| newest != Some(*named)) {
             let words = format!("generation {named}, which was named, cannot be restored; see above");
             self.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
@@ -625,19 +560,12 @@ impl Shell<'_> {
 }
 
 /// Nodes that know lives which they were not sent, with these lives.
-fn take_ahead(round: &mut Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
-    let mut ahead = BTreeMap::new();
-    for (node, done) in &round.done {
-        let NodeDone::Ahead(decisions) = done else { continue };
-        match decisions.iter().map(|decision| decision.open()).collect::<Result<Vec<_>, _>>() {
-            Ok(decisions) => drop(ahead.insert(*node, decisions)),
-            Err(error) => {
-                let path = "the answer of a node daemon (keeper)".to_owned();
-                round.refused.insert(*node, StoreError::Record { path, error }.into());
-            }
-        }
-    }
-    ahead
+fn ahead(round: &Round) -> BTreeMap<NodeIndex, Vec<Decision>> {
+    let of = |(node, done): (&NodeIndex, &NodeDone)| match done {
+        NodeDone::Ahead(decisions) => Some((*node, decisions.clone())),
+        _ => None,
+    };
+    round.done.iter().filter_map(of).collect()
 }
 
 fn node_repair(generation: GenerationId, node: String, rebuilt: Rebuilt) -> NodeRepair {

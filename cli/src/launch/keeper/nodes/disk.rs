@@ -16,14 +16,13 @@ use store::{
 use transport::{JobId, Rank};
 
 use super::super::super::flush::Directories;
-use super::super::super::flush::wire::{WireCopies, named};
+use super::super::super::flush::wire::CopyAccess;
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
-use super::super::super::nodes::wire::{Found, Known, NodeDone, NodeTask, Refusal, WireMembership};
+use super::super::super::nodes::wire::{Found, Known, Membership, NodeDone, NodeTask, Refusal};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copy_parts::News;
-use crate::convert;
 
 /// Time between two words of progress.
 const BUSY_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +41,7 @@ pub(super) struct Disk {
     path: PathBuf,
     job: JobId,
     node: u32,
-    membership: WireMembership,
+    membership: Membership,
     group: Option<Group>,
     /// The key of images, with which they are judged, if they are encrypted.
     key: Option<Key>,
@@ -73,7 +72,7 @@ type Job<S = Directory> = JobDirectory<S>;
 impl Disk {
     pub(super) fn new(
         site: &Site,
-        membership: WireMembership,
+        membership: Membership,
         is_over: Arc<AtomicBool>,
         open: Arc<AtomicUsize>,
     ) -> Disk {
@@ -96,10 +95,7 @@ impl Disk {
                     Copies::new(&*target, self.job, None).see_sign(sign)?;
                 }
                 let mut directory = self.make()?;
-                let parsed: Result<Vec<Decision>, _> =
-                    decisions.iter().map(|decision| decision.open()).collect();
-                let reported = parsed.map_err(refused)?;
-                match directory.adopt_decisions(&reported) {
+                match directory.adopt_decisions(&decisions) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
                     // R28: records that can be read count as there. Nothing is saved here in a life that this node has not learned.
@@ -107,22 +103,21 @@ impl Disk {
                 }
                 let (mut found, mut asked) = (Vec::new(), Vec::new());
                 for (manifest, every_byte) in &generations {
-                    let manifest = manifest.open().map_err(refused)?;
-                    found.push(self.look(&mut directory, &manifest, *every_byte, progress)?);
+                    found.push(self.look(&mut directory, manifest, *every_byte, progress)?);
                     asked.push(manifest.generation);
                 }
-                let known = known_besides(&mut directory, &reported, &asked)?;
+                let known = known_besides(&mut directory, &decisions, &asked)?;
                 return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
             }
             NodeTask::Look(manifest) => {
-                let (mut directory, manifest) = (self.open()?, manifest.open().map_err(refused)?);
+                let mut directory = self.open()?;
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
             }
             NodeTask::Fetch { generation, from } => {
-                return Ok(NodeDone::Fetched(self.fetch(named(generation), &from, progress)?));
+                return Ok(NodeDone::Fetched(self.fetch(generation, &from, progress)?));
             }
             NodeTask::Decide(decision) => {
-                self.open()?.write_decision(&decision.open().map_err(refused)?)?;
+                self.open()?.write_decision(&decision)?;
             }
             NodeTask::Keep { job_file } => {
                 self.membership.job_file = job_file;
@@ -132,19 +127,15 @@ impl Disk {
                     JobDirectory::renew(storage, &file)?;
                 }
             }
-            NodeTask::Commit(manifest) => self.open()?.replicate(&manifest.open().map_err(refused)?)?,
+            NodeTask::Commit(manifest) => self.open()?.replicate(&manifest)?,
             NodeTask::Collect { life, keep, kept } => {
-                let kept: Vec<GenerationId> =
-                    kept.into_iter().map(|generation| convert::to_store(generation.into())).collect();
-                self.behind_the_program()?
-                    .collect_telling(life.into(), keep, &kept, &mut || progress.made())?;
+                self.behind_the_program()?.collect_telling(life, keep, &kept, &mut || progress.made())?;
             }
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;
                 for manifest in &manifests {
-                    let manifest = manifest.open().map_err(refused)?;
                     if directory.commit_record(manifest.generation).is_err() {
-                        adopt_if_whole(&mut directory, &manifest, Depth::Tables, || ())?;
+                        adopt_if_whole(&mut directory, manifest, Depth::Tables, || ())?;
                     }
                 }
                 directory.discard_unfinished()?;
@@ -163,7 +154,7 @@ impl Disk {
     fn fetch(
         &self,
         generation: GenerationId,
-        from: &WireCopies,
+        from: &CopyAccess,
         progress: &Progress<'_>,
     ) -> Result<u32, CopyError> {
         let target = from.open()?;
@@ -201,7 +192,7 @@ impl Disk {
 
     /// The directory, below the limit of the node's disk, for as long as nobody waits.
     fn behind_the_program(&self) -> Result<Job<protector::Disk>, StoreError> {
-        let limit = self.membership.budget.disk_bytes_per_s;
+        let limit = self.membership.budget.limits.disk_bytes_per_s;
         let (is_over, open) = (Arc::clone(&self.is_over), Arc::clone(&self.open));
         // One is this task.
         let is_waited_for = move || is_over.load(Ordering::Relaxed) || open.load(Ordering::Relaxed) > 1;
@@ -246,9 +237,10 @@ impl Disk {
         // A commit record that cannot be written here costs this generation, and no other one.
         let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
             .unwrap_or_else(|error| Some(Damage { rank: None, error }));
-        let (is_held, has_some) = match &self.group {
-            Some(group) => {
-                let mut member = Member::new(directory.clone(), group.clone(), self.membership.member);
+        let group = self.group.as_ref().and_then(|group| Some((group, group.member(self.node)?)));
+        let (is_held, has_some) = match group {
+            Some((group, member)) => {
+                let mut member = Member::new(directory.clone(), group.clone(), member);
                 // A file that cannot be read for another reason than damage counts as lost.
                 let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
                 (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))
@@ -270,11 +262,8 @@ fn known_besides(
     let committed = generations.iter().rev().filter(|found| found.state == GenerationState::Committed);
     let others = committed.map(|found| found.id).filter(|id| !asked.contains(id));
     Ok(Known {
-        decisions: decisions.iter().filter(|decision| !reported.contains(decision)).map(Into::into).collect(),
-        manifests: others
-            .take(GENERATIONS_TOLD_MAX)
-            .filter_map(|id| Some((&directory.manifest(id).ok()?).into()))
-            .collect(),
+        decisions: decisions.iter().filter(|decision| !reported.contains(decision)).copied().collect(),
+        manifests: others.take(GENERATIONS_TOLD_MAX).filter_map(|id| directory.manifest(id).ok()).collect(),
     })
 }
 
@@ -283,7 +272,7 @@ fn ahead(directory: &mut Job) -> Result<NodeDone, Refusal> {
     if let Some(error) = directory.damaged_decisions()?.into_iter().next() {
         return Err(error.into());
     }
-    Ok(NodeDone::Ahead(directory.decisions()?.iter().map(Into::into).collect()))
+    Ok(NodeDone::Ahead(directory.decisions()?))
 }
 
 fn adopt_if_whole(
@@ -297,10 +286,6 @@ fn adopt_if_whole(
         directory.adopt(manifest)?;
     }
     Ok(damages.into_iter().next())
-}
-
-fn refused(error: store::RecordError) -> Refusal {
-    reported(error).into()
 }
 
 /// A record that came over the link is not as it was sent.

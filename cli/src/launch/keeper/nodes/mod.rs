@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
 use super::super::limits::COPY_GRACE;
-use super::super::nodes::wire::{NodeTask, Refusal, WireMembership};
+use super::super::nodes::wire::{Membership, NodeTask, Refusal};
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
@@ -62,7 +62,7 @@ impl Collecting {
 impl OwnDirectory {
     pub(super) fn start(
         site: &Site,
-        membership: &WireMembership,
+        membership: &Membership,
         epoll: &Epoll,
         (of_disk, of_protector): (u64, u64),
     ) -> io::Result<OwnDirectory> {
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn while_parity_is_folded_nothing_is_protected_or_rebuilt() {
         let life = Life { counter: 1, nonce: 2 };
-        let generation = GenerationId { life, epoch: Epoch(3) }.into();
-        let collect = NodeTask::Collect { life: life.into(), keep: 1, kept: Vec::new() };
+        let generation = GenerationId { life, epoch: Epoch(3) };
+        let collect = NodeTask::Collect { life, keep: 1, kept: Vec::new() };
         let parity =
             [NodeTask::Protect { generation, from: None, ranks: (0, 1) }, NodeTask::Repair { generation }];
         let mut collecting = Collecting::default();

@@ -11,10 +11,9 @@ use store::protect::{Group, ProtectError};
 use transport::Rank;
 
 use super::super::super::limits::PROTECTOR_PATIENCE;
-use super::super::super::nodes::wire::{BEYOND_REPAIR, NodeDone, NodeTask, Rebuilt, Refusal, WireBudget};
+use super::super::super::nodes::wire::{BEYOND_REPAIR, Budget, NodeDone, NodeTask, Rebuilt, Refusal};
 use super::super::super::watch;
 use super::super::Site;
-use crate::convert;
 
 /// A request that has not been answered.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl NodeProtector {
     pub(super) fn start(
         site: &Site,
         group: Group,
-        budget: &WireBudget,
+        budget: &Budget,
         epoll: &Epoll,
         token: u64,
     ) -> io::Result<NodeProtector> {
@@ -50,8 +49,8 @@ impl NodeProtector {
             node: site.node.0,
             group,
             directory: site.directory.clone(),
-            limits: budget.limits(),
-            shape: budget.shape(),
+            limits: budget.limits,
+            shape: budget.shape,
             patience: PROTECTOR_PATIENCE,
         };
         let protector = Protector::start(settings).map_err(io::Error::other)?;
@@ -62,22 +61,18 @@ impl NodeProtector {
     /// Takes a task that is its own; gives back any other one.
     pub(super) fn take(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
         let (kind, generation, request) = match task {
-            NodeTask::Open { life } => (RequestKind::Open, None, Request::Open { life: life.into() }),
+            NodeTask::Open { life } => (RequestKind::Open, None, Request::Open { life }),
             NodeTask::Meet { life, addresses } => {
-                (RequestKind::Meet, None, Request::Meet { life: life.into(), addresses })
+                (RequestKind::Meet, None, Request::Meet { life, addresses })
             }
             NodeTask::Protect { generation, from, ranks: (first, end) } => {
-                let generation = convert::to_store(generation.into());
-                let from = from.map(|from| convert::to_store(from.into()));
                 let ranks = (first..end).map(Rank).collect();
                 (RequestKind::Protect, Some(generation), Request::Protect { generation, from, ranks })
             }
             NodeTask::Abandon { generation } => {
-                let generation = convert::to_store(generation.into());
                 (RequestKind::Abandon, Some(generation), Request::Abandon { generation })
             }
             NodeTask::Repair { generation } => {
-                let generation = convert::to_store(generation.into());
                 (RequestKind::Repair, Some(generation), Request::Repair { generation })
             }
             other => return Some(other),
@@ -109,7 +104,7 @@ fn read(event: Event) -> (RequestKind, Option<GenerationId>, Result<NodeDone, Re
             (RequestKind::Protect, Some(generation), Ok(NodeDone::Protected((&statistics).into())))
         }
         Event::Abandoned { generation, account } => {
-            (RequestKind::Abandon, Some(generation), Ok(NodeDone::GivenUp(account.as_ref().map(Into::into))))
+            (RequestKind::Abandon, Some(generation), Ok(NodeDone::GivenUp(account)))
         }
         Event::Repaired { generation, repaired, statistics } => {
             let rebuilt = Rebuilt {
