@@ -21,9 +21,9 @@ use crate::commands::key::KeyArgument;
 use crate::commands::protection::ProtectionArguments;
 use crate::commands::stdin::{StdinArguments, StdinChange};
 use crate::exit::Exit;
-use crate::launch::Addresses;
-use crate::mpi::MpiChoice;
-use crate::mpi::replacement::MpiFrom;
+use launcher::Addresses;
+use launcher::mpi::MpiChoice;
+use launcher::mpi::replacement::MpiFrom;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
 
@@ -37,16 +37,10 @@ rank dies, the job rolls back to its last checkpoint by itself and continues.
 Begin with `stillwire demo`: it sorts integers on four processes, takes checkpoints under full traffic, kills one \
 process, and shows what happens.";
 
-/// The options with which a program is checkpointed: any of them.
-macro_rules! checkpoint_options {
-    () => {
-        "--ckpt-every, --ckpt-dir, --time-limit, --parity, --node-dir or --flush-to"
-    };
-}
-pub(crate) use checkpoint_options;
+pub(crate) use launcher::checkpoint_options;
 
 #[derive(Debug, Parser)]
-#[command(name = "stillwire", version = crate::launch::VERSION, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
+#[command(name = "stillwire", version = launcher::VERSION, about = ABOUT, long_about = LONG_ABOUT, after_long_help = Exit::HELP)]
 #[command(max_term_width = 110, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// Print one JSON object on standard output; everything else goes to standard error

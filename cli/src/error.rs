@@ -3,22 +3,20 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
 use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
 
+use launcher::error::LauncherError;
+
 use crate::exit::Exit;
-use crate::launch::nodes::lives::Divergence;
 
 /// Why a command could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    Launcher(#[from] LauncherError),
     #[error("{path} could not be written: {error}")]
     NotWritten { path: PathBuf, error: io::Error },
     #[error(
@@ -27,78 +25,10 @@ pub(crate) enum CliError {
     NoHome,
     #[error("no nic-helper: {0}")]
     NicHelper(#[from] drivers::xdp::helper::HelperError),
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    #[error(
-        "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or set STILLWIRE_PROVIDER to its path"
-    )]
-    NoProvider { places: String },
-    #[error("{path} cannot be the provider: libfabric takes only files whose names end in fi.so")]
-    ProviderName { path: PathBuf },
-    #[error(
-        "{path} cannot be the provider: its path has a colon, which separates folders in FI_PROVIDER_PATH; put it elsewhere"
-    )]
-    ProviderPath { path: PathBuf },
-    #[error(
-        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows what is found), or, if it is an MPICH, have the program run on another one (pip install mpich, or --mpi-from DIR)"
-    )]
-    MpiNotFound { program: PathBuf, library: String },
-    #[error(
-        "the program uses Open MPI ({library}), which needs its own mpirun, and none was found beside it or in PATH. Without it, every process would be a separate job of one rank. Add the folder of its mpirun to PATH"
-    )]
-    NoMpirun { library: PathBuf },
-    #[error(
-        "--mpi {named} does not fit the program: it loads {library}. Leave --mpi out, or build the program with the named library"
-    )]
-    OtherMpi { named: &'static str, library: PathBuf },
-    #[error(
-        "{program} needs {library}: MPICH before 3.1, or MVAPICH2 before 2.0, whose binary interface no MPICH with libfabric has. Build the program with a newer MPICH (pip install mpich brings one with mpicc)"
-    )]
-    OldMpich { program: PathBuf, library: String },
-    #[error(
-        "--mpi-from cannot replace {library}: it is Open MPI, whose binary interface is not MPICH's. Start the program without --mpi-from (its own mpirun runs it), or build it with MPICH"
-    )]
-    NotReplaceable { library: PathBuf },
-    #[error(
-        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and no checkpoint would hold its messages. Install an MPICH that uses libfabric beside it (pip install mpich); the program then runs on that one. Or name the folder of an MPICH (--mpi-from DIR); `stillwire doctor PROGRAM` shows what is found"
-    )]
-    NoFabric { library: PathBuf },
-    #[error(
-        "--mpi-from: {} cannot take the place of the program's MPI library: {problem}. Expected an installation of MPICH 3.1 or newer with libfabric, such as a virtual environment after `pip install mpich`", path.display()
-    )]
-    MpiFrom { path: PathBuf, problem: String },
-    #[error(
-        "this version of stillwire cannot read the MPI library of the program in the job's file; use the version that wrote it"
-    )]
-    MpiFromUnread,
-    #[error(
-        "{program} cannot run on {library}, which lacks symbols that it needs: {symbols}. Name another MPICH (--mpi-from DIR), or build the program with this one"
-    )]
-    Incompatible { program: PathBuf, library: PathBuf, symbols: String },
-    #[error(
-        "the loader does not take another {name} for {program}, but {}: the program, or a library of it, names that folder itself (RPATH), and it comes before LD_LIBRARY_PATH. Remove it (patchelf --remove-rpath FILE), or build the program with an MPICH that uses libfabric", found.display()
-    )]
-    Overruled { program: PathBuf, name: String, found: PathBuf },
     #[error("{option} cannot be used here: the program is an MPI program ({library}). {instead}")]
     NotForMpi { option: &'static str, library: PathBuf, instead: &'static str },
-    #[error(
-        "{ranks} ranks need {needed} open files of the launcher, and {found} are allowed; raise the limit (ulimit -n)"
-    )]
-    Descriptors { ranks: u32, needed: u64, found: u64 },
     #[error("mpirun ({path}) could not be started: {error}")]
     Mpirun { path: PathBuf, error: io::Error },
-    #[error("the program {name} cannot be started: {problem}")]
-    Program { name: String, problem: String },
-    #[error("no key can be made: the system provides no random numbers (getrandom failed); try again later")]
-    NoRandomness,
-    #[error(
-        "the guard process could not be started: {error}; check that the file of this program still exists, and that your limit of processes allows one more (ulimit -u)"
-    )]
-    Guard { error: io::Error },
-    #[error("the node daemon (keeper) of {host} could not be started: {error}")]
-    Keeper { host: String, error: io::Error },
     #[error("{problem} (--hosts)")]
     Hosts { problem: String },
     #[error("{problem} (--domains)")]
@@ -123,14 +53,10 @@ pub(crate) enum CliError {
         "{path}: the images of this job lie in its directory, as it was begun with --parity none, or on one node, or by an earlier version, and not in directories of its nodes' own: there is nothing to rebuild them from; `stillwire verify {path}` reads them"
     )]
     NotOnNodes { path: PathBuf },
-    #[error("no rank can be started on {host}: {problem}")]
-    Unfit { host: String, problem: String },
     #[error("{path}: {error}")]
     Delta { path: PathBuf, error: store::delta::DeltaError },
     #[error("{path}: {error}")]
     Packets { path: String, error: store::packets::PacketsError },
-    #[error(transparent)]
-    Copy(#[from] copies::CopyError),
     #[error("{error}")]
     CopyLocation { error: copies::LocationError },
     #[error(
@@ -147,19 +73,6 @@ pub(crate) enum CliError {
         "life {life} (incarnation) of the job in {path} has continued without generation {generation}, which is no longer valid there; name another directory"
     )]
     PassedOver { generation: GenerationId, life: transport::Life, path: PathBuf },
-    #[error(
-        "life {life} (incarnation), which the nodes know, has continued without generation {generation}, which is no longer valid there; name a newer copy (--generation), or hosts whose disks hold nothing of the job"
-    )]
-    PassedOverByNodes { generation: GenerationId, life: transport::Life },
-    #[error(
-        "{} knows life {} of the job where {} knows life {}: it was restarted twice from the same state, and the two histories cannot be mixed; name the hosts of one history (--hosts), or remove the job's directory on the hosts of the other",
-        .divergence.one.0, .divergence.one.1.life, .divergence.other.0, .divergence.other.1.life
-    )]
-    LivesDiverge { divergence: Box<Divergence> },
-    #[error(
-        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
-    )]
-    NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
     #[error("{path} exists already, and no file is overwritten: name another file, or remove it")]
     OutputExists { path: PathBuf },
     #[error("{path} does not name a file: name one, in UTF-8")]
@@ -213,22 +126,6 @@ pub(crate) enum CliError {
         "--domains is about nodes that protect each other; the nodes of this job do not, and a restart cannot change that: leave it out"
     )]
     DomainsOfNothing,
-    #[error("{path}: {error}")]
-    Registry { path: PathBuf, error: io::Error },
-    #[error(
-        "{path} belongs to another user, or other users may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
-    )]
-    RegistryNotOurs { path: PathBuf },
-    #[error("no running job has an id that begins with `{name}`; `stillwire ps` lists those that run")]
-    NoSuchJob { name: String },
-    #[error("{found} running jobs have ids that begin with `{name}`; give more digits")]
-    JobAmbiguous { name: String, found: usize },
-    #[error("job {job} does not answer: {error}; `stillwire ps` shows whether it still runs")]
-    NoAnswer { job: String, error: io::Error },
-    #[error(
-        "job {job} has been silent for {limit:?}: waited for {awaited}; its launcher, process {pid}, is stopped or hangs (`stillwire ps`)"
-    )]
-    Silent { job: String, pid: u32, awaited: &'static str, limit: Duration },
     #[error(
         "ranks cannot receive on {address}: {error}; expected an address of this host for --bind (`ip address` lists them)"
     )]
@@ -257,8 +154,6 @@ pub(crate) enum CliError {
     NoSuchEpoch { epoch: u32 },
     #[error("{path}: {error}")]
     PortSection { path: String, error: nic_freeze::LoadError },
-    #[error("{path}: {}; expected {expected}", crate::text::io(.error))]
-    File { path: PathBuf, error: io::Error, expected: &'static str },
     #[error(
         "{path}: expected an image, a manifest or another file in a job's directory, a delta, or a packed file of a copy, found {found}; `stillwire ls DIR` lists a job's generations, whose files lie in life-*/epoch-* of DIR, or of the directories of its nodes' own"
     )]
@@ -271,8 +166,6 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("{reason}")]
     NotMoved { reason: String },
-    #[error(transparent)]
-    Rails(#[from] drivers::RailsError),
     #[error(
         "`{command}` is a command of `stillwire-dev`, the program for developers, which holds the simulator and the benches: in the source tree, cargo run --release --package stillwire-dev -- {command} ..."
     )]
@@ -292,16 +185,18 @@ impl CliError {
             | CliError::DomainsOfNothing
             | CliError::CopyLocation { .. } => Exit::Usage,
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
-            CliError::Config(_)
-            | CliError::ForDevelopers { .. }
-            | CliError::Rails(_)
+            CliError::ForDevelopers { .. }
             | CliError::Parity(_)
             | CliError::Places { .. }
             | CliError::NodeDirectoryName { .. }
             | CliError::NotForMpi { .. }
-            | CliError::OtherMpi { .. }
-            | CliError::NotReplaceable { .. }
             | CliError::PidNamespace { .. } => Exit::Usage,
+            CliError::Launcher(
+                LauncherError::Config(_)
+                | LauncherError::Rails(_)
+                | LauncherError::OtherMpi { .. }
+                | LauncherError::NotReplaceable { .. },
+            ) => Exit::Usage,
             _ => Exit::Failed,
         }
     }
@@ -309,6 +204,42 @@ impl CliError {
 
 impl From<StorageError> for CliError {
     fn from(error: StorageError) -> CliError {
-        CliError::Store(error.into())
+        LauncherError::Store(error.into()).into()
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> CliError {
+        LauncherError::Io(error).into()
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> CliError {
+        LauncherError::Store(error).into()
+    }
+}
+
+impl From<LayoutError> for CliError {
+    fn from(error: LayoutError) -> CliError {
+        LauncherError::Layout(error).into()
+    }
+}
+
+impl From<copies::CopyError> for CliError {
+    fn from(error: copies::CopyError) -> CliError {
+        LauncherError::Copy(error).into()
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> CliError {
+        LauncherError::Config(error).into()
+    }
+}
+
+impl From<drivers::RailsError> for CliError {
+    fn from(error: drivers::RailsError) -> CliError {
+        LauncherError::Rails(error).into()
     }
 }

@@ -5,9 +5,6 @@ mod commands;
 mod demo;
 mod error;
 mod exit;
-mod launch;
-mod mpi;
-mod text;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -38,17 +35,17 @@ fn main() -> ExitCode {
 fn serve(command: OwnCommand) -> ExitCode {
     match command {
         OwnCommand::Guard { job, directory } => {
-            launch::guard::watch(&job, &directory);
+            launcher::guard_node(&job, &directory);
             ExitCode::SUCCESS
         }
         OwnCommand::Keeper => {
-            if launch::keeper::keep() {
+            if launcher::keep_node() {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE
             }
         }
-        OwnCommand::First => launch::namespace::be_first(),
+        OwnCommand::First => launcher::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),
     }

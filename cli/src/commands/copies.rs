@@ -21,12 +21,14 @@ use super::key::{KeyArgument, key_name};
 use super::run::{lock, setting};
 use super::{print_json, print_message, progress_of, protection, say};
 use crate::arguments::{GenerationArgument, duration_argument};
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::limits::COPY_SILENT_MAX;
-use crate::launch::nodes::lives::joined;
-use crate::launch::{Directories, Fetch, Flush};
-use crate::text;
+use launcher::COPY_SILENT_MAX;
+use launcher::nodes::lives::joined;
+use launcher::text;
+use launcher::{Directories, Fetch, Flush};
 
 /// Copies that are kept by default.
 const KEEP: u32 = 2;
@@ -199,7 +201,7 @@ pub(crate) fn bring(
         // If the user has named a generation, no other one is an alternative.
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
-            (Err(CliError::Copy(error)), Some(other)) if error.is_damage() => {
+            (Err(CliError::Launcher(LauncherError::Copy(error))), Some(other)) if error.is_damage() => {
                 print_message(format_args!(
                     "the copy of generation {} cannot be used: {error}. The one of {} is taken, which is older",
                     copied.generation, other.generation
@@ -266,7 +268,7 @@ fn bring_copy(
     if own.is_some() && !is_here {
         // Find missing files here, once, rather than on every node.
         copies.list()?.needs(copied)?;
-        copies.take_over(copied, &mut records.on_node(crate::launch::nodes::NO_NODE))?;
+        copies.take_over(copied, &mut records.on_node(launcher::nodes::NO_NODE))?;
         return Ok(Brings::Records);
     }
     let manifest = copies.manifest(copied)?;
@@ -279,7 +281,7 @@ fn bring_copy(
     let images = Directories::new(job, nodes, &manifest);
     let fetch = |report: &Report| {
         if own.is_some() {
-            records = records.clone().on_node(crate::launch::nodes::NO_NODE);
+            records = records.clone().on_node(launcher::nodes::NO_NODE);
         }
         copies.fetch(copied, &mut records, &images, threads(), report)
     };
@@ -310,7 +312,7 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
         };
         known.push((path.display().to_string(), JobDirectory::attach(storage, job).decisions()?));
     }
-    let joined = joined(known).map_err(|divergence| CliError::LivesDiverge { divergence })?;
+    let joined = joined(known).map_err(|divergence| LauncherError::LivesDiverge { divergence })?;
     Ok(records.adopt_decisions(&joined)?)
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use store::protect::{Exposed, exposed, scheme_that_survives};
 
-use crate::launch::nodes::domains;
-use crate::launch::{Node, OwnDirectories};
+use launcher::nodes::domains;
+use launcher::{Node, OwnDirectories};
 
 /// The moment of a warning, which decides its cure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,9 +64,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::launch::Addresses;
-    use crate::launch::nodes::groups_over;
-    use crate::launch::nodes::wire::Budget;
+    use launcher::Addresses;
+    use launcher::nodes::Budget;
+    use launcher::nodes::groups_over;
 
     /// Nodes of one machine with these domains, or hosts that are called so.
     fn nodes(domains: &str, are_hosts: bool) -> Vec<Node> {

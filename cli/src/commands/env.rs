@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::say;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::mpi::{environment, provider};
+use launcher::mpi::{environment, provider};
 
 #[derive(Serialize)]
 struct Variable {

@@ -12,7 +12,7 @@ use super::restart::open_job;
 use super::{copies, print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::text;
+use launcher::text;
 
 pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
     if let Some(place) = copies::place_of(path)? {

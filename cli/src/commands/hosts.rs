@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::error::CliError;
-use crate::launch::{Addresses, HERE, Node};
+use launcher::{Addresses, HERE, Node};
 
 /// Where ranks run: the same for `run` and `restart`.
 #[derive(Clone, Debug, Args)]

@@ -6,10 +6,10 @@ use super::{print_json, say};
 use crate::arguments::{RailArguments, RankArgument};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::registry::{self, JobInfo};
-use crate::launch::requests::{Answer, Committed, RailOutcome, Request, ask};
-use crate::launch::status::{RankStatus, Status};
-use crate::text;
+use launcher::registry::{self, JobInfo};
+use launcher::requests::{Answer, Committed, RailOutcome, Request, ask};
+use launcher::status::{RankStatus, Status};
+use launcher::text;
 
 /// Ranks of a job that have a line each; of more, those that do the same share one.
 const RANKS_SHOWN_MAX: usize = 16;

@@ -7,9 +7,11 @@ use store::JobFile;
 use store::packets::{Key, Sealing};
 
 use super::run::setting;
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
-use crate::launch::Encryption;
-use crate::launch::secrets::KEY_VARIABLE;
+use launcher::Encryption;
+use launcher::secrets::KEY_VARIABLE;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeyArgument {
@@ -29,7 +31,8 @@ impl KeyArgument {
             Some(path) => {
                 let read = std::fs::read(path);
                 let expected = "64 hexadecimal digits";
-                let bytes = read.map_err(|error| CliError::File { path: path.clone(), error, expected })?;
+                let bytes =
+                    read.map_err(|error| LauncherError::File { path: path.clone(), error, expected })?;
                 (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned())
             }
             None => match std::env::var(KEY_VARIABLE) {
@@ -76,7 +79,7 @@ pub(super) fn key_name(key: &Key) -> String {
 }
 
 pub(super) fn salt() -> Result<[u8; 24], CliError> {
-    session::launch::salt().ok_or(CliError::NoRandomness)
+    Ok(session::launch::salt().ok_or(LauncherError::NoRandomness)?)
 }
 
 fn parse(text: &str) -> Option<Key> {

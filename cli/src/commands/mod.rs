@@ -33,16 +33,12 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use console::{Progress, Unit};
+pub(crate) use launcher::print_message;
 use serde::Serialize;
 
 /// Runs an example program with its own arguments.
 pub(crate) fn example(arguments: Vec<OsString>) -> ExitCode {
     examples::main([OsString::from("stillwire example")].into_iter().chain(arguments))
-}
-
-/// One line of ours on standard error, if anybody reads it.
-pub(crate) fn print_message(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
 }
 
 /// The progress of a command that reads or writes so many bytes; 0: nobody knows how many.

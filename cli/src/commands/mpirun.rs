@@ -18,13 +18,13 @@ use super::{print_json, print_message};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::input::Readers;
-use crate::launch::key::{KEY_FILE_VARIABLE, KeyFile};
-use crate::launch::limits::{MPIRUN_END_MAX, OUTPUT_GRACE};
-use crate::launch::secrets::KEY_VARIABLE;
-use crate::launch::{LineReader, Program, non_blocking, take_signals};
-use crate::mpi::openmpi::{mpirun, options, untag};
-use crate::mpi::{Mpi, environment};
+use launcher::input::Readers;
+use launcher::key::{KEY_FILE_VARIABLE, KeyFile};
+use launcher::mpi::openmpi::{mpirun, options, untag};
+use launcher::mpi::{Mpi, environment};
+use launcher::secrets::KEY_VARIABLE;
+use launcher::{LineReader, Program, non_blocking, take_signals};
+use launcher::{MPIRUN_END_MAX, OUTPUT_GRACE};
 
 /// The result, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -125,7 +125,7 @@ impl Mpirun {
             .stderr(Stdio::piped())
             // Ctrl-C reaches the launcher alone, which passes it on.
             .process_group(0);
-        crate::launch::end_with_launcher(&mut command, Signal::SIGTERM);
+        launcher::end_with_launcher(&mut command, Signal::SIGTERM);
         let failed = |error| CliError::Mpirun { path: path.to_owned(), error };
         let mut child = command.spawn().map_err(failed)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -175,7 +175,7 @@ impl Mpirun {
         };
         // Processes that it has left behind in its group end with it.
         let _ = killpg(Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
-        crate::launch::give_signals_back();
+        launcher::give_signals_back();
         printer.finish(stopped.map(|_| OUTPUT_GRACE));
         Ok((status, stopped.is_some()))
     }

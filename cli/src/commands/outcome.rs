@@ -12,8 +12,8 @@ use ckpt_glue::write_duration;
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::launch::{Flush, Outcome, Plan, Saves};
-use crate::text;
+use launcher::text;
+use launcher::{Flush, Outcome, Plan, Saves};
 
 /// The result of a job, as `--json` prints it.
 #[derive(Debug, Serialize)]

@@ -12,10 +12,10 @@ use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
 use transport::{Epoch, Rank};
 
 use super::printer::{Printer, Stream};
-use crate::launch::repeats::{AGAIN_EVERY, Repeats, Say};
-use crate::launch::requests::NO_CHECKPOINTS;
-use crate::launch::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
-use crate::text;
+use launcher::repeats::{AGAIN_EVERY, Repeats, Say};
+use launcher::requests::NO_CHECKPOINTS;
+use launcher::text;
+use launcher::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
 
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use super::hosts::HostArguments;
 use super::print_message;
 use super::run::setting;
 use crate::error::CliError;
-use crate::launch::nodes::wire::Budget;
-use crate::launch::nodes::{groups_by_host, groups_over};
-use crate::launch::{Node, OwnDirectories, Plan};
+use launcher::nodes::Budget;
+use launcher::nodes::{groups_by_host, groups_over};
+use launcher::{Node, OwnDirectories, Plan};
 
 /// How images survive their nodes.
 #[derive(Clone, Debug, Default, Args)]
@@ -284,7 +284,7 @@ mod tests {
     use transport::{Epoch, Life, Rank};
 
     use super::*;
-    use crate::launch::Addresses;
+    use launcher::Addresses;
 
     /// Three ranks, of which the first node has two.
     fn manifest() -> Manifest {

@@ -15,10 +15,10 @@ use super::{print_message, say};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::nodes::{GenerationOutcome, NodeRepair, Repairs};
-use crate::launch::registry::Registration;
-use crate::launch::{self, Purpose};
-use crate::text;
+use launcher::nodes::{GenerationOutcome, NodeRepair, Repairs};
+use launcher::registry::Registration;
+use launcher::text;
+use launcher::{self, Purpose};
 
 /// The outcome of a repair, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -56,7 +56,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
     }
     let mut progress = Progress::new(plan.ranks, restart.quiet, json)?;
     let registration = Registration::create(&plan)?;
-    let outcome = launch::run(&plan, &registration, &mut progress)?;
+    let outcome = launcher::run(&plan, &registration, &mut progress)?;
     drop(registration);
     close(&mut progress);
     let repairs = &outcome.repairs;

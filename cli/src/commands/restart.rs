@@ -22,10 +22,12 @@ use super::run::{
 };
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::nodes::NO_NODE;
-use crate::launch::{Encryption, Plan, Program, Purpose, Saves, whole};
+use launcher::nodes::NO_NODE;
+use launcher::{Encryption, Plan, Program, Purpose, Saves, whole};
 use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
@@ -205,7 +207,7 @@ fn rail(
 
 /// Opens a job's directory, or explains why it is none.
 pub(crate) fn open_job(path: &Path) -> Result<(JobDirectory<Directory>, JobFile), CliError> {
-    path.metadata().map_err(|error| CliError::File {
+    path.metadata().map_err(|error| LauncherError::File {
         path: path.to_path_buf(),
         error,
         expected: "the directory of a job, as `stillwire run` names it when it begins (--ckpt-dir)",

@@ -28,15 +28,17 @@ use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
 };
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::limits::OUTPUT_GRACE;
-use crate::launch::registry::{Registration, runtime_directory};
-use crate::launch::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
-use crate::mpi::environment;
-use crate::mpi::program::Detected;
-use crate::mpi::replacement::Replacement;
-use crate::mpi::{Family, Mpi, MpiChoice, provider, resolve};
+use launcher::OUTPUT_GRACE;
+use launcher::mpi::environment;
+use launcher::mpi::program::Detected;
+use launcher::mpi::replacement::Replacement;
+use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
+use launcher::registry::{Registration, runtime_directory};
+use launcher::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
 
 /// Names of the launcher's own settings in a job file.
 pub(crate) mod setting {
@@ -51,7 +53,7 @@ pub(crate) mod setting {
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
-    pub(crate) use crate::launch::setting::{NODE_DIRECTORY, RAIL};
+    pub(crate) use launcher::setting::{NODE_DIRECTORY, RAIL};
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";
@@ -105,7 +107,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
             config.fault.on_fault = OnFault::Abort;
         }
         if let Err(error) = provider {
-            return Err(error);
+            return Err(error.into());
         }
     }
     if let Some(replacement) = replacement.as_ref().filter(|_| !arguments.quiet) {
@@ -224,7 +226,7 @@ fn program(arguments: &RunArguments) -> Result<Program, CliError> {
         inherited: None,
     };
     if let Some(folder) = &arguments.pcap {
-        let folder = made(folder).map_err(|error| CliError::File {
+        let folder = made(folder).map_err(|error| LauncherError::File {
             path: folder.clone(),
             error,
             expected: "a folder for captures, or a name for one that can be made",
@@ -339,7 +341,7 @@ pub(crate) fn supervise(
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
     let registration = Registration::create(plan).inspect_err(|_| place.remove_if_unused())?;
-    let outcome = launch::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
+    let outcome = launcher::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
     drop(registration);
     let summary = summarize(plan, &outcome, started.elapsed());
     let exit = exit_of(&outcome);
@@ -349,7 +351,7 @@ pub(crate) fn supervise(
         Ending::Stopped | Ending::Failed { .. } => place.remove_if_unused(),
     }
     // Nothing is left to clean up: from here on a signal may end this process where it stands.
-    launch::give_signals_back();
+    launcher::give_signals_back();
     let limit = (exit == Exit::Stopped).then_some(OUTPUT_GRACE);
     if !observer.finish(limit) {
         return Ok(exit);
@@ -379,7 +381,7 @@ pub(crate) fn supervise(
 
 /// All notices have been printed when this returns.
 pub(crate) fn close(observer: &mut dyn Observer) {
-    launch::give_signals_back();
+    launcher::give_signals_back();
     observer.finish(None);
 }
 
@@ -392,7 +394,7 @@ pub(crate) fn check_bind(addresses: &Addresses) -> Result<(), CliError> {
 
 pub(crate) fn fresh_job() -> Result<JobId, CliError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|_| CliError::NoRandomness)?;
+    getrandom::fill(&mut bytes).map_err(|_| LauncherError::NoRandomness)?;
     Ok(JobId(u128::from_le_bytes(bytes)))
 }
 

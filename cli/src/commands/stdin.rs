@@ -5,7 +5,7 @@ use store::JobFile;
 
 use super::run::setting;
 use crate::error::CliError;
-use crate::launch::input::{InputPlan, Readers};
+use launcher::input::{InputPlan, Readers};
 
 /// Bytes that are kept by default.
 const LIMIT: u64 = 4_000_000_000;

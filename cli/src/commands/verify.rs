@@ -16,8 +16,8 @@ use super::{copies, node_listing, print_json, print_message, progress_of, protec
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::node_name;
-use crate::text;
+use launcher::node_name;
+use launcher::text;
 
 /// The result of `verify`.
 #[derive(Debug, Serialize)]

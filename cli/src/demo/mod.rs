@@ -20,13 +20,15 @@ use crate::commands::interrupt::{InterruptGuard, is_stopped};
 use crate::commands::outcome::exit_of;
 use crate::commands::print_json;
 use crate::commands::run::{create_job, equip, fresh_job, temporary_directory};
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::launch::input::InputPlan;
-use crate::launch::registry::Registration;
-use crate::launch::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
-use crate::mpi::replacement::MpiFrom;
-use crate::mpi::{MpiChoice, resolve};
+use launcher::input::InputPlan;
+use launcher::mpi::replacement::MpiFrom;
+use launcher::mpi::{MpiChoice, resolve};
+use launcher::registry::Registration;
+use launcher::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
 
@@ -81,7 +83,7 @@ pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliErr
         program.as_ref().ok().map(|program| &*program.library),
     );
     let registration = Registration::create(&plan)?;
-    let outcome = launch::run(&plan, &registration, &mut timeline)?;
+    let outcome = launcher::run(&plan, &registration, &mut timeline)?;
     drop(registration);
     if place.temporary {
         std::fs::remove_dir_all(&place.path)?;
@@ -206,5 +208,5 @@ fn kill_after(arguments: &DemoArguments) -> Result<Duration, CliError> {
 
 fn random_below(bound: u64) -> Result<u64, CliError> {
     // The bias of a remainder is below 2^-50 here.
-    getrandom::u64().map(|random| random % bound).map_err(|_| CliError::NoRandomness)
+    getrandom::u64().map(|random| random % bound).map_err(|_| LauncherError::NoRandomness.into())
 }

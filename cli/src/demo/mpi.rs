@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 
 use crate::commands::interrupt::is_stopped;
 use crate::exit::Exit;
-use crate::launch::Program;
-use crate::mpi::replacement::MpiFrom;
-use crate::mpi::{Family, MpiChoice, provider, resolve};
+use launcher::Program;
+use launcher::mpi::replacement::MpiFrom;
+use launcher::mpi::{Family, MpiChoice, provider, resolve};
 
 const SOURCE: &str = include_str!("sort.c");
 const COMPILER: &str = "mpicc";

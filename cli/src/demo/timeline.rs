@@ -16,8 +16,8 @@ use transport::Rank;
 
 use super::program::Outcome;
 use crate::commands::{event_words, say};
-use crate::launch::{Channel, Notice, Observer};
-use crate::text;
+use launcher::text;
+use launcher::{Channel, Notice, Observer};
 
 /// The demo's planned events.
 #[derive(Clone, Debug)]

@@ -22,9 +22,11 @@ use store::{Directory, StorageError};
 use super::interrupt::InterruptGuard;
 use super::key::KeyArgument;
 use super::{print_json, progress_of, say};
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::text;
+use launcher::text;
 use output::{Output, go_on};
 
 /// Threads that unpack.
@@ -189,11 +191,11 @@ impl Input {
     fn open(path: &Path) -> Result<Input, CliError> {
         let name = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let failed =
-            |error| CliError::File { path: path.to_owned(), error, expected: "a file that can be read" };
+            |error| LauncherError::File { path: path.to_owned(), error, expected: "a file that can be read" };
         let file = File::open(name).map_err(failed)?;
         let found = file.metadata().map_err(failed)?;
         if found.is_dir() {
-            return Err(failed(nix::errno::Errno::EISDIR.into()));
+            return Err(failed(nix::errno::Errno::EISDIR.into()).into());
         }
         Ok(Input { file, path: path.to_owned(), bytes: if found.is_file() { found.len() } else { 0 } })
     }
@@ -215,11 +217,8 @@ impl Input {
                     Ok(bytes) => filled += bytes,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => go_on()?,
                     Err(error) => {
-                        return Err(CliError::File {
-                            path: self.path,
-                            error,
-                            expected: "a file that can be read",
-                        });
+                        let expected = "a file that can be read";
+                        return Err(LauncherError::File { path: self.path, error, expected }.into());
                     }
                 }
             }
@@ -241,7 +240,7 @@ fn failed(path: &Path) -> impl Fn(DeltaError) -> CliError {
 }
 
 fn random_seed() -> Result<u64, CliError> {
-    getrandom::u64().map_err(|_| CliError::NoRandomness)
+    getrandom::u64().map_err(|_| LauncherError::NoRandomness.into())
 }
 
 fn signature_of(path: &Path, blocks: BlockArguments) -> Result<Signature, CliError> {

@@ -11,9 +11,10 @@ use store::delta::{DeltaError, Making, Rules, Series, Strategy};
 use super::{BlockArguments, CompressArgument, Input, Made, ThreadArgument, random_seed, restore};
 use crate::commands::key::{KeyArgument, salt};
 use crate::commands::{print_json, print_message, say};
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::text;
+use launcher::text;
 
 /// How bases are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -139,7 +140,7 @@ pub(super) fn get(arguments: &GetArguments, json: bool) -> Result<Exit, CliError
     let number = arguments.number.or(series.newest());
     let number = number.ok_or(CliError::Delta { path: arguments.folder.clone(), error: none })?;
     if let Some((_, error)) = series.damaged().find(|(damaged, _)| *damaged == number) {
-        return Err(CliError::Store(error.clone()));
+        return Err(error.clone().into());
     }
     let chain = series.chain(number, |path| directory.open_file(path))?;
     let path = arguments.folder.join(format!("{number:08}.delta"));

@@ -12,8 +12,8 @@ use process::facilities::Facilities;
 
 use super::{Finding, probe};
 use crate::error::CliError;
-use crate::launch::namespace::{NamespaceError, Namespaces};
-use crate::text;
+use launcher::namespace::{NamespaceError, Namespaces};
+use launcher::text;
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";

@@ -14,7 +14,7 @@ use super::{print_json, say};
 use crate::arguments::MpiArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::mpi::provider;
+use launcher::mpi::provider;
 
 /// How something stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use super::super::say;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::mpi::environment;
+use launcher::mpi::environment;
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);

@@ -7,10 +7,11 @@ use super::Finding;
 use super::probe::{self, Fabric};
 use crate::arguments::MpiArguments;
 use crate::error::CliError;
-use crate::launch::Program;
-use crate::mpi::program::{Detected, Python, ask_python, detect};
-use crate::mpi::replacement::{Exchange, Replacement, plan};
-use crate::mpi::{Family, Mpi, environment, openmpi};
+use launcher::Program;
+use launcher::error::LauncherError;
+use launcher::mpi::program::{Detected, Python, ask_python, detect};
+use launcher::mpi::replacement::{Exchange, Replacement, plan};
+use launcher::mpi::{Family, Mpi, environment, openmpi};
 
 /// The oldest libfabric whose interface the provider speaks.
 const FABRIC_MIN: (u32, u32) = (1, 17);
@@ -70,7 +71,7 @@ fn exchanged(replacement: &Replacement) -> Vec<Finding> {
 }
 
 /// Why a program cannot run over the provider.
-fn cannot(error: &CliError) -> Finding {
+fn cannot(error: &LauncherError) -> Finding {
     // "problem. cure"
     let words = error.to_string();
     match words.split_once(". ") {

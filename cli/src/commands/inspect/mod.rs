@@ -17,9 +17,11 @@ use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manife
 use super::files::utc;
 use super::{print_json, print_message, say};
 use crate::arguments::InspectArguments;
+use launcher::error::LauncherError;
+
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::text;
+use launcher::text;
 
 /// An inspected file, by its kind.
 #[derive(Debug, Serialize)]
@@ -45,7 +47,7 @@ enum Inspected {
 
 pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, CliError> {
     let path = &arguments.file;
-    let path = path.canonicalize().map_err(|error| CliError::File {
+    let path = path.canonicalize().map_err(|error| LauncherError::File {
         path: path.clone(),
         error,
         expected: "an image, a manifest or another file in a job's directory (`stillwire ls DIR` lists its generations)",

@@ -12,7 +12,7 @@ use store::{Directory, JobFile, StorageError};
 use crate::commands::key::KeyArgument;
 use crate::commands::say;
 use crate::error::CliError;
-use crate::text;
+use launcher::text;
 
 /// A stream of packets, which follows a front.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ use store::{Directory, StoreError};
 
 use crate::commands::say;
 use crate::error::CliError;
-use crate::text;
+use launcher::text;
 
 /// The contents of a protection file.
 #[derive(Debug, Serialize)]

@@ -140,6 +140,26 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-transport",
         ],
     ),
+    // Jobs in real processes; knows nothing of arguments and printing.
+    (
+        "stillwire-launcher",
+        &[
+            "stillwire-agent",
+            "stillwire-ckpt-glue",
+            "stillwire-console",
+            "stillwire-copies",
+            "stillwire-drivers",
+            "stillwire-endpoint",
+            "stillwire-nic-freeze",
+            "stillwire-parity",
+            "stillwire-process",
+            "stillwire-protector",
+            "stillwire-session",
+            "stillwire-store",
+            "stillwire-tag",
+            "stillwire-transport",
+        ],
+    ),
     (
         "stillwire",
         &[
@@ -150,6 +170,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
+            "stillwire-launcher",
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",
@@ -191,6 +212,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stillwire-drivers",
             "stillwire-endpoint",
             "stillwire-examples",
+            "stillwire-launcher",
             "stillwire-nic-freeze",
             "stillwire-parity",
             "stillwire-process",

@@ -52,6 +52,7 @@ const SOURCES: &[(&str, usize)] = &[
     ("dev/src/", 0),
     ("endpoint/src/", 0),
     ("examples/src/", 0),
+    ("launcher/src/", 0),
     ("nic-freeze/src/", 0),
     ("parity/src/", 0),
     ("process/src/", 0),

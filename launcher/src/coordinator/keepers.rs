@@ -1,0 +1,286 @@
+//! The keepers of a job's nodes, as the coordinator sees them: their processes, the links to them, and their states.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ckpt_glue::names::NodeIndex;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
+
+use super::super::keeper::environment_for_others;
+use super::super::limits::{KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX};
+use super::super::process::{end_with_launcher, non_blocking};
+use super::super::secrets::withheld;
+use super::super::terminal::TerminalSpec;
+use super::super::version::VERSION;
+use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper};
+use super::super::{Node, Plan, Saves, watch};
+use crate::error::LauncherError;
+use transport::config::AuthLevel;
+
+/// A keeper that runs.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    link: Link,
+    token: u64,
+    watches_room: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Keeper {
+    running: Option<Running>,
+    /// The host that it has named.
+    pub(super) host: String,
+    /// It has been started before.
+    again: bool,
+    /// When it is started again, and how long the wait after that one is.
+    due: Option<Instant>,
+    wait: Duration,
+    /// It has reported that it is there, since it was last started.
+    is_ready: bool,
+    /// Bytes of its lines that the observer has received, and the keeper does not know of yet.
+    pub(super) shown: u64,
+    /// Why ranks of it do not come up, as far as it can see.
+    pub(super) silent: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Keepers(BTreeMap<NodeIndex, Keeper>);
+
+impl Keepers {
+    pub(super) fn new(plan: &Plan) -> Keepers {
+        let keeper = |node: &Node| Keeper {
+            running: None,
+            host: node.name(),
+            again: false,
+            due: None,
+            wait: KEEPER_AGAIN_AFTER,
+            is_ready: false,
+            shown: 0,
+            silent: None,
+        };
+        Keepers((0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect())
+    }
+
+    pub(super) fn nodes(&self) -> Vec<NodeIndex> {
+        self.0.keys().copied().collect()
+    }
+
+    pub(super) fn get(&self, node: NodeIndex) -> Option<&Keeper> {
+        self.0.get(&node)
+    }
+
+    pub(super) fn get_mut(&mut self, node: NodeIndex) -> Option<&mut Keeper> {
+        self.0.get_mut(&node)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Keeper> {
+        self.0.values()
+    }
+
+    /// When the first of those that ended is started again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.0.values().filter_map(|keeper| keeper.due).min()
+    }
+
+    /// Those that are to be started again now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<NodeIndex> {
+        let due = self.0.iter_mut().filter(|(_, keeper)| keeper.due.is_some_and(|due| due <= now));
+        due.map(|(node, keeper)| {
+            keeper.due = None;
+            *node
+        })
+        .collect()
+    }
+
+    /// A keeper has reported that it is there, on this host.
+    pub(super) fn ready(&mut self, node: NodeIndex, host: String) {
+        if let Some(keeper) = self.0.get_mut(&node) {
+            (keeper.host, keeper.is_ready, keeper.wait) = (host, true, KEEPER_AGAIN_AFTER);
+        }
+    }
+
+    /// A keeper is to be started again. Returns whether it had been there since it was last started.
+    pub(super) fn start_later(&mut self, node: NodeIndex) -> bool {
+        let Some(keeper) = self.0.get_mut(&node) else { return false };
+        keeper.due = Some(Instant::now() + keeper.wait);
+        keeper.wait = (keeper.wait * 2).min(KEEPER_AGAIN_MAX);
+        core::mem::replace(&mut keeper.is_ready, false)
+    }
+
+    /// Whether the keeper has reported that it is there.
+    pub(super) fn is_ready(&self, node: NodeIndex) -> bool {
+        self.0.get(&node).is_some_and(|keeper| keeper.is_ready)
+    }
+
+    pub(super) fn any_runs(&self) -> bool {
+        self.0.values().any(|keeper| keeper.running.is_some())
+    }
+
+    /// Starts the keeper of a node, and gives it its part of the job.
+    pub(super) fn start(
+        &mut self,
+        node: NodeIndex,
+        plan: &Plan,
+        (key, shows_parts, terminal): ([u8; 16], bool, Option<TerminalSpec>),
+        epoll: &Epoll,
+        token: u64,
+    ) -> Result<(), LauncherError> {
+        let Some(keeper) = self.0.get_mut(&node) else { return Ok(()) };
+        let place = &plan.nodes[node.0 as usize];
+        let failed = |error| LauncherError::Keeper { host: place.name(), error };
+        let mut command = command(place)?;
+        for name in withheld(plan) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        // Killed, not asked to end: its guard cleans up, as when it is killed alone.
+        end_with_launcher(&mut command, Signal::SIGKILL);
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        };
+        let pipe = |fd: OwnedFd| non_blocking(fd).map_err(failed);
+        let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
+        watch(epoll, link.from().as_fd(), token).map_err(failed)?;
+        let again = core::mem::replace(&mut keeper.again, true);
+        let begin = Begin { shows_parts, terminal, ..begin(plan, place, node, key, again) };
+        link.send(&ToKeeper::Begin(Box::new(begin)));
+        (keeper.shown, keeper.is_ready) = (0, false);
+        keeper.running = Some(Running { child, link, token, watches_room: false });
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, node: NodeIndex, message: &ToKeeper) {
+        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
+        if running.link.send(message) > LINK_QUEUE_BYTES_MAX {
+            // Its end is heard over the link.
+            self.end(node);
+        }
+    }
+
+    pub(super) fn send_to_all(&mut self, message: &ToKeeper) {
+        for node in self.nodes() {
+            self.send(node, message);
+        }
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    pub(super) fn watch_links(&mut self, epoll: &Epoll) -> io::Result<()> {
+        for running in self.0.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
+            let waits = running.link.has_waiting();
+            if waits != core::mem::replace(&mut running.watches_room, waits) {
+                if waits {
+                    epoll.add(running.link.to(), EpollEvent::new(EpollFlags::EPOLLOUT, running.token))?;
+                } else {
+                    epoll.delete(running.link.to())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a keeper's messages. The error: it is gone.
+    pub(super) fn hear(
+        &mut self,
+        node: NodeIndex,
+        flags: EpollFlags,
+        messages: &mut Vec<FromKeeper>,
+    ) -> Result<(), LinkError> {
+        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else {
+            return Ok(());
+        };
+        running.link.flush();
+        // If the keeper is gone, the next read reports it.
+        if flags.difference(EpollFlags::EPOLLOUT).is_empty() {
+            return Ok(());
+        }
+        running.link.receive(messages)
+    }
+
+    /// Gives up a keeper whose link has ended.
+    /// Returns how its process has ended: of itself, or by our hand.
+    pub(super) fn lost(&mut self, node: NodeIndex) -> Option<std::process::ExitStatus> {
+        let mut running = self.0.get_mut(&node).and_then(|keeper| keeper.running.take())?;
+        // It has closed its end, and ends itself: how is worth a moment.
+        let until = Instant::now() + KEEPER_STATUS_MAX;
+        while Instant::now() < until {
+            if let Ok(Some(status)) = running.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = running.child.kill();
+        running.child.wait().ok()
+    }
+
+    /// Ends the process of a keeper.
+    pub(super) fn end(&mut self, node: NodeIndex) {
+        if let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) {
+            let _ = running.child.kill();
+        }
+    }
+
+    /// Ends all at once.
+    pub(super) fn kill(&mut self) {
+        for running in self.0.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
+            let _ = running.child.kill();
+        }
+        for node in self.nodes() {
+            self.lost(node);
+        }
+    }
+}
+
+/// The command that starts a keeper: this program, here or behind a remote shell.
+fn command(node: &Node) -> Result<Command, LauncherError> {
+    let program =
+        std::env::current_exe().map_err(|error| LauncherError::Keeper { host: node.name(), error })?;
+    let mut command = match &node.host {
+        None => Command::new(program),
+        Some(host) => {
+            let (shell, arguments) = node.remote_shell.split_first().expect("a remote shell has a name");
+            let mut command = Command::new(shell);
+            command.args(arguments).arg(host).arg(program);
+            command
+        }
+    };
+    command.arg("__keeper");
+    Ok(command)
+}
+
+fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool) -> Begin {
+    let program = &plan.program;
+    Begin {
+        version: VERSION.to_owned(),
+        job: plan.job.0,
+        key,
+        node: node.0,
+        again,
+        ranks: plan.ranks,
+        share: place.ranks,
+        command: program.command.clone(),
+        program_directory: program.directory.clone().into(),
+        environment: program.environment.clone(),
+        inherited: place.host.is_some().then(|| environment_for_others(plan)),
+        directory: plan.directory_of(node).into(),
+        bind: place.bind,
+        further: place.further.clone(),
+        full_tags: plan.auth == AuthLevel::Full,
+        provider: plan.provider.clone().map(Into::into),
+        is_mpi: plan.is_mpi,
+        replacement: plan.replacement.clone(),
+        saves_processes: plan.saves == Saves::Process,
+        own: plan.own_directories.as_ref().map(|own| own.membership(node, &plan.job_file)),
+        records: plan.directory.clone().into(),
+        keeps_ids: plan.keeps_ids,
+        encryption: plan.encryption.as_ref().and_then(|encryption| encryption.key.clone()),
+        shows_parts: false,
+        terminal: None,
+    }
+}

@@ -1,0 +1,700 @@
+//! The keeper's process: one for each node. It starts the ranks of its node, takes their messages and output, and ends them.
+//!
+//! The machine ([`ckpt_glue::Keeper`]) decides; this carries out, and talks to the coordinator over its standard input and output
+//! ([`wire`](super::wire)). When that link ends, the launcher is gone: everything that runs here is ended at once, and the guard cleans up.
+
+mod copy_parts;
+mod files;
+mod input;
+mod keyboard;
+mod nodes;
+mod output;
+mod pmi;
+mod ranks;
+mod receive_address;
+mod silent;
+mod spawned;
+mod suspension;
+pub(super) mod terminal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
+use ckpt_glue::enrolment::AddressTable;
+use ckpt_glue::keeper::{Input, Keeper, Output, RankPhase};
+use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::pmi::Member;
+use ckpt_glue::sabotage::Sabotage;
+use drivers::{NicChoice, NicRequest};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+use store::{Directory, JobDirectory, Key};
+use transport::config::AuthLevel;
+use transport::{JobId, Life, Rank};
+
+use super::descriptors::{self, Descriptors};
+use super::guard::Guard;
+use super::key::KeyFile;
+use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
+use super::namespace::Namespaces;
+use super::pmi::PmiLines;
+use super::process::{Process, Program};
+use super::terminal::TerminalSpec;
+use super::version::VERSION;
+use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
+use super::{Saves, image_key, node_name, take_signals, watch};
+use crate::mpi::replacement::Replacement;
+use copy_parts::CopyParts;
+use nodes::OwnDirectory;
+use output::Outputs;
+pub(crate) use receive_address::environment_for_others;
+use spawned::Spawned;
+
+/// This node's part of a job.
+#[derive(Debug)]
+struct Site {
+    job: JobId,
+    key: [u8; 16],
+    node: NodeIndex,
+    ranks: u32,
+    program: Program,
+    directory: PathBuf,
+    bind: SocketAddr,
+    ranks_bind: SocketAddr,
+    /// The node on its other networks.
+    further: Vec<IpAddr>,
+    auth: AuthLevel,
+    provider: Option<PathBuf>,
+    /// The MPI library that programs get in place of their own.
+    replacement: Option<Replacement>,
+    saves: Saves,
+    /// The key with which images are encrypted, if they are.
+    encryption: Option<Key>,
+    /// Limit of bytes of images and parity that this node reads and writes in a second.
+    disk_bytes_per_s: Option<u64>,
+}
+
+/// Tokens of the sources that are always there.
+const SIGNALS: u64 = 0;
+const LINK: u64 = 1;
+const DISK: u64 = 2;
+const PROTECTOR: u64 = 3;
+const COPIES: u64 = 4;
+
+/// Where an event of `epoll` comes from.
+#[derive(Debug)]
+enum Source {
+    Signals,
+    Link,
+    Connection(Rank),
+    /// A process's PMI socket.
+    Pmi(Member),
+    /// A process's output.
+    Pipe,
+    /// Room in a rank's input.
+    Input(Rank),
+    /// The thread that works in the node's own directory.
+    Disk,
+    /// The node's protector.
+    Protector,
+    /// The thread that packs parts of copies.
+    Copies,
+}
+
+struct Shell {
+    site: Site,
+    control_key: ControlKey,
+    /// The same for programs of MPI libraries.
+    key_file: KeyFile,
+    /// The descriptors that ranks are given.
+    descriptors: Descriptors,
+    /// For each rank one of its own; `None`: they are in the keeper's.
+    namespaces: Option<Namespaces>,
+    /// First processes of namespaces whose ranks have ended.
+    past_firsts: Vec<Pid>,
+    started: Instant,
+    keeper: Keeper,
+    directory: JobDirectory<Directory>,
+    processes: BTreeMap<Rank, Process>,
+    /// Requests for another NIC that ranks have received, and the last that each has taken: it keeps it in later lives, too.
+    nics_wished: BTreeMap<(Rank, u64), NicChoice>,
+    nics: BTreeMap<Rank, NicChoice>,
+    /// Their processes have ended, and the coordinator has not decided how the machine is to see it.
+    unjudged: BTreeSet<Rank>,
+    spawned: Spawned,
+    /// In the life that runs: where ports are that are older.
+    moved: Option<(Life, AddressTable)>,
+    epoll: Epoll,
+    sources: BTreeMap<u64, Source>,
+    next_token: u64,
+    signals: SignalFd,
+    link: Link,
+    /// The link has events for room to write.
+    watches_room: bool,
+    guard: Guard,
+    pmi: PmiLines,
+    /// The life of the processes to which those belong.
+    pmi_life: Option<Life>,
+    /// Ranks for which the coordinator's shell speaks.
+    spoken_for: BTreeSet<Rank>,
+    /// Some rank was a program of an MPI library.
+    has_mpi: bool,
+    files: files::Files,
+    outputs: Outputs,
+    /// How a rank's terminal begins, if the rank has one; and the keeper's end of the newest.
+    terminal: Option<TerminalSpec>,
+    terminal_end: Option<OwnedFd>,
+    inputs: input::Inputs,
+    suspension: suspension::Suspension,
+    /// The last report to the coordinator about each rank.
+    reported: BTreeMap<Rank, (RankPhase, u32)>,
+    silence: silent::Silence,
+    /// The node has a directory of its own.
+    own: Option<OwnDirectory>,
+    /// A part of a copy has been asked for.
+    copy_parts: Option<CopyParts>,
+}
+
+/// Why the keeper's process ends.
+enum End {
+    /// The job is over.
+    Leave,
+    /// The launcher is gone, or its messages make no sense.
+    Lost(LinkError),
+    /// Somebody wants this process to end.
+    Signal,
+}
+
+/// The keeper's process itself. Returns whether it ended as it should.
+pub fn keep() -> bool {
+    let mut link = match open() {
+        Ok(link) => link,
+        Err(error) => {
+            eprintln!("stillwire: keeper: its standard input and output are no link to a launcher: {error}");
+            return false;
+        }
+    };
+    let (begun, early) = match greeting(&mut link) {
+        Ok(greeting) => greeting,
+        Err(LinkError::OtherVersion { found }) => {
+            let problem = format!(
+                "it has version {VERSION} of stillwire, and the launcher {found}: install the same on both"
+            );
+            link.send(&FromKeeper::Unfit { problem });
+            finish_sending(&mut link);
+            return false;
+        }
+        Err(error) => {
+            eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
+            return false;
+        }
+    };
+    match Shell::new(begun, link) {
+        Ok(mut shell) => shell.keep(early),
+        Err((problem, mut link)) => {
+            link.send(&FromKeeper::Unfit { problem });
+            finish_sending(&mut link);
+            false
+        }
+    }
+}
+
+/// The link over standard input and output.
+fn open() -> io::Result<Link> {
+    let duplicate = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
+        let fd = fd.try_clone_to_owned()?;
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        Ok(fd)
+    };
+    let link = Link::new(duplicate(io::stdin().as_fd())?, duplicate(io::stdout().as_fd())?);
+    // Nothing else may be read or written there.
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    Ok(link)
+}
+
+/// Waits for the launcher's first message; messages behind that have come as well.
+fn greeting(link: &mut Link) -> Result<(Begin, Vec<ToKeeper>), LinkError> {
+    let until = Instant::now() + LINK_GREETING_MAX;
+    let mut messages = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came for 30 s").into());
+        }
+        let mut fds = [PollFd::new(link.from().as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        link.receive(&mut messages)?;
+        if messages.is_empty() {
+            continue;
+        }
+        return match messages.remove(0) {
+            ToKeeper::Begin(begin) => Ok((*begin, messages)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin").into()),
+        };
+    }
+}
+
+/// Sends the waiting messages, for a second at most, while the other end reads.
+fn finish_sending(link: &mut Link) {
+    let until = Instant::now() + Duration::from_secs(1);
+    while link.has_waiting() && Instant::now() < until {
+        let mut fds = [PollFd::new(link.to().as_fd(), PollFlags::POLLOUT)];
+        let _ = poll(&mut fds, PollTimeout::from(100u8));
+        link.flush();
+    }
+}
+
+impl Site {
+    fn new(begin: &Begin) -> Site {
+        let mut environment = begin.environment.clone();
+        let below = begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
+        let ranks_bind = receive_address::of_ranks(begin.bind, &mut environment, below);
+        Site {
+            job: JobId(begin.job),
+            key: begin.key,
+            node: NodeIndex(begin.node),
+            ranks: begin.ranks,
+            program: Program {
+                command: begin.command.clone(),
+                directory: PathBuf::from(&begin.program_directory),
+                environment,
+                inherited: begin.inherited.clone(),
+            },
+            directory: PathBuf::from(&begin.directory),
+            bind: begin.bind,
+            ranks_bind,
+            further: begin.further.clone(),
+            auth: if begin.full_tags { AuthLevel::Full } else { AuthLevel::Header },
+            provider: begin.provider.as_ref().map(PathBuf::from),
+            replacement: begin.replacement.clone(),
+            saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
+            encryption: begin.encryption.clone(),
+            disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.limits.disk_bytes_per_s),
+        }
+    }
+
+    /// The reason why ranks cannot be started here, as far as it can be seen in advance.
+    fn problem(&self, share: u32) -> Option<String> {
+        let nic = match self.program.check().and_then(|()| Ok(self.program.nic()?)) {
+            Ok(choice) => NicRequest { choice, ranks_here: Some(share) },
+            Err(error) => return Some(error.to_string()),
+        };
+        if let Err(error) = std::net::UdpSocket::bind((self.bind.ip(), 0)) {
+            let address = self.bind.ip();
+            return Some(format!(
+                "ranks cannot receive on {address} ({error}); is it an address of this host?"
+            ));
+        }
+        for address in &self.further {
+            if let Err(error) = std::net::UdpSocket::bind((*address, 0)) {
+                return Some(format!(
+                    "nothing can be received on {address} ({error}); is it an address of this host?"
+                ));
+            }
+        }
+        let is_granted = || {
+            let file = self.program.find(&self.program.command[0]);
+            file.is_ok_and(|file| drivers::xdp::file_has_capabilities(&file))
+        };
+        let refused = match drivers::nic::check(&nic, self.bind.ip()) {
+            Ok(()) if !is_granted() => drivers::nic::check_capabilities(&nic),
+            other => other,
+        };
+        if let Err(error) = refused {
+            return Some(error.to_string());
+        }
+        if let Some(library) = self.provider.as_ref().filter(|library| !library.is_file()) {
+            return Some(format!("the provider {} is not there", library.display()));
+        }
+        self.replacement.as_ref()?.problem()
+    }
+}
+
+impl Shell {
+    fn new(begin: Begin, mut link: Link) -> Result<Shell, (String, Link)> {
+        let mut site = Site::new(&begin);
+        if let Some(problem) = site.problem(begin.share) {
+            return Err((problem, link));
+        }
+        let mut parts = || -> Result<_, crate::error::LauncherError> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+            let signals = take_signals(&[Signal::SIGUSR1])?;
+            watch(&epoll, signals.as_fd(), SIGNALS)?;
+            watch(&epoll, link.from().as_fd(), LINK)?;
+            let (storage, own) = match &begin.own {
+                Some(place) => {
+                    let storage = Directory::create(&site.directory)?;
+                    (storage, Some(OwnDirectory::start(&site, place, &epoll, (DISK, PROTECTOR))?))
+                }
+                None => (Directory::open(&site.directory)?, None),
+            };
+            if let Some(replacement) = &site.replacement {
+                replacement.equip(&mut site.program, &site.directory)?;
+            }
+            let key = site.encryption.clone().map(image_key);
+            let directory = JobDirectory::attach(storage, site.job).encrypted(key);
+            let descriptors = descriptors::provide(begin.share)?;
+            Ok((
+                epoll,
+                signals,
+                directory,
+                own,
+                descriptors,
+                begin.keeps_ids.then(Namespaces::new).transpose()?,
+                KeyFile::new(&site.key)?,
+                Guard::start(site.job, Path::new(&begin.records))?,
+            ))
+        };
+        let (epoll, signals, directory, own, descriptors, namespaces, key_file, guard) = match parts() {
+            Ok(parts) => parts,
+            Err(error) => return Err((error.to_string(), link)),
+        };
+        link.send(&FromKeeper::Ready { version: VERSION.to_owned(), host: node_name() });
+        let keeper = if begin.again { Keeper::again } else { Keeper::new };
+        Ok(Shell {
+            control_key: ControlKey::new(&site.key),
+            key_file,
+            descriptors,
+            namespaces,
+            past_firsts: Vec::new(),
+            started: Instant::now(),
+            keeper: keeper(site.job, site.node, Sabotage::none()),
+            directory,
+            processes: BTreeMap::new(),
+            nics_wished: BTreeMap::new(),
+            nics: BTreeMap::new(),
+            unjudged: BTreeSet::new(),
+            spawned: Spawned::default(),
+            moved: None,
+            epoll,
+            sources: [
+                (SIGNALS, Source::Signals),
+                (LINK, Source::Link),
+                (DISK, Source::Disk),
+                (PROTECTOR, Source::Protector),
+                (COPIES, Source::Copies),
+            ]
+            .into(),
+            next_token: COPIES + 1,
+            signals,
+            link,
+            watches_room: false,
+            guard,
+            pmi: PmiLines::default(),
+            pmi_life: None,
+            spoken_for: BTreeSet::new(),
+            has_mpi: begin.is_mpi,
+            files: files::Files::default(),
+            outputs: Outputs::new(begin.shows_parts),
+            terminal: begin.terminal.clone(),
+            terminal_end: None,
+            inputs: input::Inputs::default(),
+            suspension: suspension::Suspension::default(),
+            reported: BTreeMap::new(),
+            silence: silent::Silence::default(),
+            own,
+            copy_parts: None,
+            site,
+        })
+    }
+
+    /// Until the job is over; `early`: messages that have come already. Returns whether it ended as it should.
+    fn keep(&mut self, early: Vec<ToKeeper>) -> bool {
+        let end = match self.on_messages(early) {
+            Some(end) => Ok(end),
+            None => self.run(),
+        };
+        let end = match end {
+            Ok(end) => end,
+            Err(error) => {
+                eprintln!("stillwire: keeper of {}: {error}", node_name());
+                return self.give_up();
+            }
+        };
+        match end {
+            End::Leave => {
+                self.leave();
+                self.guard.dismiss();
+                finish_sending(&mut self.link);
+                true
+            }
+            End::Lost(LinkError::Closed) | End::Signal => self.give_up(),
+            End::Lost(error) => {
+                eprintln!("stillwire: keeper of {}: the launcher's link: {error}", node_name());
+                self.give_up()
+            }
+        }
+    }
+
+    /// Ends everything; the guard, which is not dismissed, cleans up behind.
+    fn give_up(&mut self) -> bool {
+        self.kill_all();
+        // Nothing of this process may run on, not even destructors.
+        std::process::exit(1);
+    }
+
+    fn kill_all(&mut self) {
+        self.processes.values().for_each(|process| process.group.kill());
+        self.spawned.give_up();
+    }
+
+    fn run(&mut self) -> io::Result<End> {
+        let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
+        loop {
+            self.pump();
+            self.report_ranks();
+            self.watch_link()?;
+            let timeout = self.timeout();
+            let count = match self.epoll.wait(&mut events, timeout) {
+                Ok(count) => count,
+                Err(nix::Error::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                if let Some(end) = self.on_event(event.data(), event.events()) {
+                    return Ok(end);
+                }
+            }
+            let now = self.now();
+            if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
+                self.keeper.handle_timeout(now);
+            }
+            self.look_at_silent();
+            self.hand_over_parts();
+            self.look_at_keyboards();
+        }
+    }
+
+    fn now(&self) -> transport::Instant {
+        let nanos = u64::try_from(self.suspension.running_for(self.started).as_nanos()).unwrap_or(u64::MAX);
+        transport::Instant::from_nanos(nanos)
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = self.now();
+        let machine = self.keeper.poll_timeout().map(|due| due.since(now));
+        let others = self.silence.due().into_iter().chain(self.outputs.due()).chain(self.inputs.due());
+        let others = others.map(|due| due.saturating_duration_since(Instant::now()));
+        let machine = machine.filter(|_| !self.suspension.is_on());
+        super::epoll_timeout(machine.into_iter().chain(others).min())
+    }
+
+    fn send_to_launcher(&mut self, message: &FromKeeper) {
+        if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
+            eprintln!("stillwire: keeper of {}: the launcher does not read any more", node_name());
+            self.give_up();
+        }
+    }
+
+    fn seal(&self, control: &Control) -> Sealed {
+        Sealed::new(&self.control_key, control)
+    }
+
+    /// Carries out the machine's outputs until it has none.
+    fn pump(&mut self) {
+        while let Some(output) = self.keeper.poll_output() {
+            self.on_keeper(output);
+        }
+    }
+
+    fn feed_keeper(&mut self, input: Input) {
+        let now = self.now();
+        self.keeper.handle(now, input);
+    }
+
+    fn on_keeper(&mut self, output: Output) {
+        match output {
+            Output::Send { to: Party::Rank(rank), control } => {
+                self.note_ports(&control);
+                self.send(rank, &control);
+            }
+            Output::Send { to, control } => {
+                if let Some(to) = Receiver::of(to) {
+                    let control = self.seal(&control);
+                    self.send_to_launcher(&FromKeeper::Control { to, control });
+                }
+            }
+            Output::Spawn { rank, decision } => self.spawn(rank, decision),
+            Output::Kill { rank, life } => self.kill(rank, life),
+            Output::WriteExitedImage { rank, generation, record } => {
+                let (rank, generation, record) = (rank.0, generation, record.emit());
+                self.send_to_launcher(&FromKeeper::ExitedImage { rank, generation, record });
+            }
+            Output::Pmi(input) => self.on_pmi_of_agent(input),
+            Output::LeaseOver => self.send_to_launcher(&FromKeeper::LeaseOver),
+        }
+    }
+
+    fn kill(&mut self, rank: Rank, life: Life) {
+        self.note_last_files();
+        self.spawned.give_up();
+        match self.processes.get(&rank) {
+            Some(process) if process.life == life => process.group.kill(),
+            // It has ended, and the machine will learn that.
+            _ if self.unjudged.contains(&rank) => {}
+            _ => {
+                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
+            }
+        }
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token - 1
+    }
+
+    fn on_event(&mut self, token: u64, flags: EpollFlags) -> Option<End> {
+        match self.sources.get(&token) {
+            None => {}
+            Some(Source::Signals) => {
+                while let Ok(Some(info)) = self.signals.read_signal() {
+                    if info.ssi_signo != Signal::SIGCHLD as u32 {
+                        return Some(End::Signal);
+                    }
+                    self.collect_processes();
+                }
+            }
+            Some(Source::Link) => return self.on_link(flags),
+            Some(Source::Connection(rank)) => {
+                let rank = *rank;
+                self.on_connection(token, rank, flags);
+            }
+            Some(Source::Pmi(member)) => {
+                let member = *member;
+                self.on_pmi_socket(member, flags);
+            }
+            Some(Source::Pipe) => self.on_pipe(token),
+            Some(Source::Input(rank)) => self.write_input(*rank),
+            Some(Source::Disk) => self.on_disk(),
+            Some(Source::Copies) => self.on_copying(),
+            Some(Source::Protector) => self.on_protector(),
+        }
+        None
+    }
+
+    fn on_link(&mut self, flags: EpollFlags) -> Option<End> {
+        self.link.flush();
+        if flags.difference(EpollFlags::EPOLLOUT).is_empty() {
+            return None;
+        }
+        let mut messages = Vec::new();
+        let received = self.link.receive(&mut messages);
+        self.on_messages(messages).or_else(|| received.err().map(End::Lost))
+    }
+
+    fn on_messages(&mut self, messages: Vec<ToKeeper>) -> Option<End> {
+        for message in messages {
+            if matches!(message, ToKeeper::Leave) {
+                return Some(End::Leave);
+            }
+            if let Err(error) = self.on_message(message) {
+                return Some(End::Lost(error.into()));
+            }
+            self.pump();
+        }
+        None
+    }
+
+    fn on_message(&mut self, message: ToKeeper) -> Result<(), ckpt_glue::error::Malformed> {
+        match message {
+            ToKeeper::Control(control) => {
+                let control = control.open(&self.control_key)?;
+                self.feed_keeper(Input::Control(control));
+            }
+            ToKeeper::PmiAnswer { rank, answer } => {
+                if let Message::PmiAnswer { answer } = answer.open(&self.control_key)?.message {
+                    self.feed_keeper(Input::PmiAnswer { rank: Rank(rank), answer });
+                }
+            }
+            ToKeeper::ToProcesses { ranks, control } => {
+                let control = control.open(&self.control_key)?;
+                for rank in ranks.into_iter().map(Rank) {
+                    self.note_nic_request(rank, &control.message);
+                    self.send_to_process(rank, &control);
+                }
+            }
+            ToKeeper::Nic { nic } => self.note_nic(&nic),
+            ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
+            ToKeeper::PmiLine { who, line } => self.say_over_pmi(who, &line),
+            ToKeeper::Excuse { rank, life } => {
+                self.feed_keeper(Input::PortsAbandoned { rank: Rank(rank), life });
+            }
+            ToKeeper::Judged { rank, life, status } => {
+                let rank = Rank(rank);
+                self.unjudged.remove(&rank);
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
+                self.pump();
+                self.send_to_launcher(&FromKeeper::Settled { rank: rank.0, status });
+            }
+            ToKeeper::Kill { who } => self.kill_member(who),
+            ToKeeper::WriteExited { rank, generation, record, pmi } => {
+                let record = ExitedRecord::parse(&record)?;
+                self.write_exited(Rank(rank), generation, &record, &pmi);
+            }
+            ToKeeper::StartWorld { world, running, commands, life } => {
+                self.start_world(world, running, &commands, life);
+            }
+            ToKeeper::EndSpawned => self.spawned.give_up(),
+            ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
+            ToKeeper::NameWorld { name } => self.name_world(&name),
+            ToKeeper::NoteFiles => self.note_files(),
+            ToKeeper::Drain { number } => {
+                self.hear_output();
+                self.send_to_launcher(&FromKeeper::Drained { number });
+            }
+            ToKeeper::Shown { bytes } => self.shown(bytes),
+            ToKeeper::Suspend => self.suspend(),
+            ToKeeper::Resume => self.resume(),
+            ToKeeper::Resize(size) => self.resize(size),
+            ToKeeper::InputLife { life, ranks, replay_end } => {
+                self.on_input_life(life, ranks, replay_end);
+            }
+            ToKeeper::Input { rank, life, offset, bytes, end } => {
+                self.on_input(Rank(rank), life, offset, &bytes, end);
+            }
+            ToKeeper::Node { number, task } => self.on_node_task(number, task),
+            ToKeeper::Copy(part) => self.on_copy(part),
+            ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
+            // Said first, and not again; and the last word, which is heard before.
+            ToKeeper::Begin(_) | ToKeeper::Leave => {}
+        }
+        Ok(())
+    }
+
+    /// Asks `epoll` for room to write only while something waits.
+    fn watch_link(&mut self) -> io::Result<()> {
+        let waits = self.link.has_waiting();
+        if waits != core::mem::replace(&mut self.watches_room, waits) {
+            if waits {
+                self.epoll.add(self.link.to(), EpollEvent::new(EpollFlags::EPOLLOUT, LINK))?;
+            } else {
+                self.epoll.delete(self.link.to())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last things: output of ended processes, and files that MPI libraries have left in memory.
+    fn leave(&mut self) {
+        self.kill_all();
+        self.wait_for_spawned();
+        self.wait_for_firsts();
+        self.remove_files();
+        self.hear_last_outputs();
+        self.leave_disk();
+        self.copy_parts = None;
+    }
+}

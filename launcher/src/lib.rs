@@ -1,0 +1,336 @@
+//! A job in real processes: the machines of `ckpt_glue` with sockets, pipes, timers and a disk.
+//!
+//! ```text
+//!   launcher                      a keeper's process for each node
+//!   Job (coordinator)  <--------> Keeper
+//!   PMI server            wire       |
+//!        |                        Process per rank: socket (control messages), socket (PMI), two pipes (its output)
+//!   StoreWorker                      and per spawned process: socket (PMI), two pipes
+//!   (records, a thread)
+//! ```
+//!
+//! Each of the two is one thread with one loop (`coordinator`, `keeper`): everything that happens is an event of `epoll`, and every event goes
+//! through the machines, which alone decide. A guard process (`guard`) cleans up on a node if its keeper is killed.
+
+mod addresses;
+mod coordinator;
+mod descriptors;
+pub mod error;
+mod flush;
+mod guard;
+pub mod input;
+mod keeper;
+pub mod key;
+mod limits;
+mod lines;
+mod mappings;
+pub mod mpi;
+pub mod namespace;
+pub mod nodes;
+mod notice;
+mod pmi;
+mod process;
+pub mod registry;
+pub mod repeats;
+pub mod requests;
+pub mod secrets;
+pub mod status;
+mod storage;
+mod terminal;
+pub mod text;
+mod version;
+pub mod whole;
+mod wire;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ckpt_glue::config::JobConfig;
+use ckpt_glue::job::FinalReport;
+use ckpt_glue::names::NodeIndex;
+use ckpt_glue::recovery::Beginning;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use session::launch::salt;
+use store::image::ImageKey;
+use store::{GenerationId, Key};
+use transport::JobId;
+use transport::config::AuthLevel;
+
+use crate::mpi::replacement::Replacement;
+
+pub use addresses::Addresses;
+pub use coordinator::run;
+pub use flush::{Directories, Fetch, Flush, SoFar};
+pub use guard::watch as guard_node;
+pub use keeper::keep as keep_node;
+pub use limits::{COPY_SILENT_MAX, MPIRUN_END_MAX, OUTPUT_GRACE};
+pub use lines::{Channel, LineReader};
+pub use nodes::{OwnDirectories, Repairs};
+pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
+pub use process::{Program, end_with_launcher, non_blocking};
+pub use version::VERSION;
+
+/// The options with which a program is checkpointed: any of them.
+#[macro_export]
+macro_rules! checkpoint_options {
+    () => {
+        "--ckpt-every, --ckpt-dir, --time-limit, --parity, --node-dir or --flush-to"
+    };
+}
+
+/// One line of ours on standard error, if anybody reads it.
+pub fn print_message(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "stillwire: {line}");
+}
+
+/// How people write this host.
+pub const HERE: &str = "localhost";
+
+/// A job that is about to run. Its directory exists, and nobody else works on it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The job.
+    pub job: JobId,
+    /// How many ranks.
+    pub ranks: u32,
+    /// The program that they run.
+    pub program: Program,
+    /// The job's directory.
+    pub directory: PathBuf,
+    /// Committed generations to keep.
+    pub keep: u32,
+    /// Checkpoints and recovery.
+    pub config: JobConfig,
+    /// Where the first life begins.
+    pub beginning: Beginning,
+    /// Generations that were found damaged.
+    pub suspects: BTreeSet<GenerationId>,
+    /// Counter of the last life of the job; 0 for a new one.
+    pub counter_last: u32,
+    /// Where they run, in the order of their numbers: at least one node.
+    pub nodes: Vec<Node>,
+    /// The part of data frames that their tags cover.
+    pub auth: AuthLevel,
+    /// The provider's library, whose variables stand in the program's environment.
+    pub provider: Option<PathBuf>,
+    /// The program is known to be one of an MPI library, before any rank has shown it.
+    pub is_mpi: bool,
+    /// Why a rank must not be a program of an MPI library.
+    pub mpi_problem: Option<String>,
+    /// The MPI library that it gets in place of its own.
+    pub replacement: Option<Replacement>,
+    /// How it is saved.
+    pub saves: Saves,
+    /// Each rank has a pid namespace, in which a restored process gets the ids that it had.
+    pub keeps_ids: bool,
+    /// Each node has a directory of its own for its images; else all have the job's.
+    pub own_directories: Option<OwnDirectories>,
+    /// The job file as it is to be when all ranks run; empty: it stays as it is.
+    pub job_file: Vec<u8>,
+    /// Copies outside the nodes.
+    pub flush: Option<Flush>,
+    /// How images are encrypted, if they are.
+    pub encryption: Option<Encryption>,
+    /// The copy from which nodes fetch their lost files.
+    pub fetch: Option<Fetch>,
+    /// How standard input is used.
+    pub input: input::InputPlan,
+    /// The task for which keepers are started.
+    pub purpose: Purpose,
+}
+
+/// Images are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Encryption {
+    /// The name of the key, as the job file has it.
+    pub name: String,
+    /// The key; `None` where no image is written or read, but only bytes are rebuilt.
+    pub key: Option<Key>,
+}
+
+impl Encryption {
+    /// For a directory of the job.
+    pub fn image_key(&self) -> Option<ImageKey> {
+        self.key.clone().map(image_key)
+    }
+}
+
+/// A key, as a directory of a job takes it.
+pub(crate) fn image_key(key: Key) -> ImageKey {
+    ImageKey { key, salt }
+}
+
+/// Settings of a job file that the launcher knows by name; the others are the commands'.
+pub mod setting {
+    /// Over which NIC the job has gone last, by a decision while it ran.
+    pub const RAIL: &str = "rail";
+    /// Where nodes have directories of their own: relative in the job's own file, if they lie in its directory.
+    pub const NODE_DIRECTORY: &str = "node-directory";
+}
+
+/// The task for which keepers are started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A job that runs to its end.
+    Run,
+    /// To rebuild lost data of nodes; no rank is started.
+    Repair,
+}
+
+impl Plan {
+    /// Whether somebody wants checkpoints that come by themselves, or any of a whole process.
+    fn is_saved(&self) -> bool {
+        let is_asked = self.config.checkpoint.every.is_some() || self.config.time_limit.is_some();
+        is_asked || self.saves == Saves::Process || self.own_directories.is_some() || self.flush.is_some()
+    }
+
+    /// Whether images lie on disks that this host does not see.
+    fn has_images_elsewhere(&self) -> bool {
+        self.own_directories.is_some() && self.nodes.iter().any(|node| node.host.is_some())
+    }
+
+    /// Where the images of a node lie.
+    fn directory_of(&self, node: NodeIndex) -> PathBuf {
+        self.own_directories.as_ref().map_or_else(|| self.directory.clone(), |own| own.of(node))
+    }
+}
+
+/// A node, and its part of the job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// Its name for people, if it is not this host's.
+    pub name: Option<String>,
+    /// As the remote shell takes it; `None`: here.
+    pub host: Option<String>,
+    /// The command that starts a program there, before the host's name.
+    pub remote_shell: Vec<OsString>,
+    /// Ranks there.
+    pub ranks: u32,
+    /// Where they receive; port 0: each takes a free one.
+    pub bind: SocketAddr,
+    /// The node on its other networks, over which parity goes, too.
+    pub further: Vec<IpAddr>,
+    /// The failure domain that somebody has named for it, if any.
+    pub domain: Option<String>,
+}
+
+impl Node {
+    /// The host that it is on, if a list of hosts has named one. Nodes without one stand for hosts.
+    pub fn named_host(&self) -> Option<&str> {
+        let here = self.name.as_deref().filter(|name| *name == HERE);
+        self.host.as_deref().or(here)
+    }
+
+    /// This host, with all ranks.
+    pub fn here(ranks: u32, addresses: &Addresses) -> Node {
+        Node {
+            name: None,
+            host: None,
+            remote_shell: Vec::new(),
+            ranks,
+            bind: SocketAddr::new(addresses.first, 0),
+            further: addresses.further.clone(),
+            domain: None,
+        }
+    }
+
+    /// Where it is, on each of its networks.
+    pub fn addresses(&self) -> Addresses {
+        Addresses { first: self.bind.ip(), further: self.further.clone() }
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(node_name)
+    }
+}
+
+/// The contents of a rank's image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Saves {
+    /// The data that the program itself names, at points of its own.
+    Points,
+    /// Its whole process, at any instant.
+    Process,
+}
+
+/// How a job has ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The coordinator's final report.
+    pub report: FinalReport,
+    /// Its ranks were programs of an MPI library.
+    pub is_mpi: bool,
+    /// Why the launcher has ended it, if that is the reason.
+    pub verdict: Option<Verdict>,
+    /// Why checkpoints have failed, each reason with how often; and why the last one has, if none was committed after it.
+    pub unsaved: Vec<(String, u64)>,
+    /// Why the last checkpoints have failed, if they have.
+    pub failing: Option<String>,
+    /// Problems that have not made the job fail.
+    pub warnings: Vec<String>,
+    /// The newest generation of which there is a copy outside the nodes.
+    pub copied: Option<GenerationId>,
+    /// The nodes' findings and repairs before the last life began.
+    pub repairs: Repairs,
+}
+
+/// Why the launcher has ended a job.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// In words.
+    pub words: String,
+    /// The program's own exit code, if it is that of a process.
+    pub exit_code: Option<u8>,
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+}
+
+/// How long `epoll` is to wait.
+fn epoll_timeout(left: Option<Duration>) -> EpollTimeout {
+    match left {
+        None => EpollTimeout::NONE,
+        Some(Duration::ZERO) => EpollTimeout::ZERO,
+        // Rounded up, so that a deadline has passed when we look.
+        Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX),
+    }
+}
+
+/// Signals that end a process do so again.
+pub fn give_signals_back() {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        mask.add(signal);
+    }
+    // Fails for no set of signals.
+    let _ = mask.thread_unblock();
+}
+
+/// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
+pub fn take_signals(further: &[Signal]) -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().chain(further) {
+        mask.add(*signal);
+    }
+    mask.thread_block()?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+/// This host's name.
+pub fn node_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
+}
