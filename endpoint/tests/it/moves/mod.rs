@@ -77,10 +77,28 @@ fn cut(end: &mut End, life: u32, took: &mut [Duration; 3]) -> Vec<u8> {
     section
 }
 
+/// Opens the rails. The kernel lets go of a queue some time after its socket was closed, on a machine that is busy with something else sometimes much later
+/// than a user would wait.
+fn free_again(host: &Host, nic: Nic) -> Vec<Box<dyn Driver>> {
+    let until = Instant::now() + LIMIT;
+    let is_busy = |error: &DriverError| match error {
+        DriverError::CannotOpen { errno, .. } => {
+            std::io::Error::from_raw_os_error(errno.0).kind() == std::io::ErrorKind::ResourceBusy
+        }
+        _ => false,
+    };
+    loop {
+        match host.rail(nic) {
+            Err(error) if is_busy(&error) && Instant::now() < until => {}
+            rails => return rails.expect("the device is free again"),
+        }
+    }
+}
+
 /// The port continues from the dump, when its old rails are closed.
 fn go_on(host: &Host, end: End, section: &[u8], life: u32, nic: Nic, took: &mut Duration) -> End {
     end.replace_endpoint(|| {
-        let rails = host.rail(nic).expect("the device is free again");
+        let rails = free_again(host, nic);
         let started = Instant::now();
         let loaded = nic_freeze::load(nic_freeze::SECTION_VERSION, section, config(), Some(&KEY));
         let loaded = loaded.expect("a whole section");
