@@ -250,7 +250,11 @@ fn a_running_job_can_be_listed_saved_and_ended() {
     let pids: Vec<u64> = before.iter().map(|rank| rank["pid"].as_u64().expect("it runs")).collect();
     assert_eq!(pids, job.ranks().into_iter().map(u64::from).collect::<Vec<_>>());
     assert!(before.iter().all(|rank| rank["pause_ns"].is_null() && rank["state"] == "running"), "{before:?}");
-    let saved = ask(&["checkpoint", &name[..8], "--json"]);
+    // A rank that has passed the point already, on a busy machine, prevents it; not each time.
+    let mut saved = ask(&["checkpoint", &name[..8], "--json"]);
+    while saved.stderr.contains("was abandoned: rank") {
+        saved = ask(&["checkpoint", &name[..8], "--json"]);
+    }
     assert_eq!((saved.code, &saved.json()["answer"]), (Some(0), &"committed".into()), "{saved:?}");
     let generation = saved.json()["generation"].as_str().unwrap().to_owned();
     assert_eq!(place.generations("committed"), [generation]);
