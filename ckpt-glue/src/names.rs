@@ -64,7 +64,10 @@ impl FromStr for GenerationId {
     }
 }
 
-/// Names the content of one image in manifest and commit record. The store computes it; nothing but it is compared.
+/// Names the content of one image in manifest and commit record: a checksum over its header and its table of sections.
+///
+/// The table holds the checksum of every section, so the digest covers every byte that means anything. Header and table
+/// alone show whether a file is the committed one. The store computes it; here it is only compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct ImageDigest(pub u64);
 

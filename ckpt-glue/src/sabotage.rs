@@ -26,11 +26,19 @@ pub enum Rule {
     PmiAhead,
     /// R29 out: a change of NIC is decided when the first rank reports that it could close the old one.
     RailsUndecided,
+    /// R27 out: a generation is committed as soon as it is local.
+    Unprotected,
+    /// R27 out: a generation is committed although a member has refused to seal what it keeps for the others.
+    SealRefused,
+    /// R28 out: every node counts as one that has lost nothing.
+    LossIgnored,
+    /// R28 out: a generation that could be rebuilt is passed over.
+    NeverRebuilt,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 13] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -40,6 +48,10 @@ impl Rule {
         Rule::BeginsAnew,
         Rule::PmiAhead,
         Rule::RailsUndecided,
+        Rule::Unprotected,
+        Rule::SealRefused,
+        Rule::LossIgnored,
+        Rule::NeverRebuilt,
     ];
 
     /// The name in reports.
@@ -55,6 +67,10 @@ impl Rule {
             Rule::BeginsAnew => "9-begins-anew",
             Rule::PmiAhead => "25-pmi-ahead",
             Rule::RailsUndecided => "29-rails-undecided",
+            Rule::Unprotected => "27-unprotected",
+            Rule::SealRefused => "27-seal-refused",
+            Rule::LossIgnored => "28-loss-ignored",
+            Rule::NeverRebuilt => "28-never-rebuilt",
         }
     }
 }

@@ -13,6 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::number;
 use copies::CopyLocation;
 use drivers::{NicChoice, RailChoice};
+use launcher::Addresses;
+use launcher::mpi::MpiChoice;
+use launcher::mpi::replacement::MpiFrom;
 use store::GenerationId;
 
 use crate::commands::copies::FlushArguments;
@@ -21,9 +24,6 @@ use crate::commands::key::KeyArgument;
 use crate::commands::protection::ProtectionArguments;
 use crate::commands::stdin::{StdinArguments, StdinChange};
 use crate::exit::Exit;
-use launcher::Addresses;
-use launcher::mpi::MpiChoice;
-use launcher::mpi::replacement::MpiFrom;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
 

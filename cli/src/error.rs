@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
+use launcher::error::LauncherError;
 use store::protect::GroupError;
 use store::{GenerationId, StorageError, StoreError};
-
-use launcher::error::LauncherError;
 
 use crate::exit::Exit;
 
@@ -202,44 +201,23 @@ impl CliError {
     }
 }
 
-impl From<StorageError> for CliError {
-    fn from(error: StorageError) -> CliError {
-        LauncherError::Store(error.into()).into()
-    }
+/// Commands meet errors that the launcher has a variant for.
+macro_rules! through_launcher {
+    ($($error:ty),*) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                LauncherError::from(error).into()
+            }
+        })*
+    };
 }
 
-impl From<io::Error> for CliError {
-    fn from(error: io::Error) -> CliError {
-        LauncherError::Io(error).into()
-    }
-}
-
-impl From<StoreError> for CliError {
-    fn from(error: StoreError) -> CliError {
-        LauncherError::Store(error).into()
-    }
-}
-
-impl From<LayoutError> for CliError {
-    fn from(error: LayoutError) -> CliError {
-        LauncherError::Layout(error).into()
-    }
-}
-
-impl From<copies::CopyError> for CliError {
-    fn from(error: copies::CopyError) -> CliError {
-        LauncherError::Copy(error).into()
-    }
-}
-
-impl From<ConfigError> for CliError {
-    fn from(error: ConfigError) -> CliError {
-        LauncherError::Config(error).into()
-    }
-}
-
-impl From<drivers::RailsError> for CliError {
-    fn from(error: drivers::RailsError) -> CliError {
-        LauncherError::Rails(error).into()
-    }
-}
+through_launcher!(
+    io::Error,
+    StorageError,
+    StoreError,
+    LayoutError,
+    ConfigError,
+    copies::CopyError,
+    drivers::RailsError
+);

@@ -4,9 +4,9 @@
 //! packed by rising place, and files have another order. Files that the newest copy is known to have are neither read
 //! nor hashed.
 
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use store::checksum::checksum;
 use store::delta::{BlockHash, Chain, DeltaOptions, DeltaReader, DeltaWriter, Differences, Layer, Signature};
 use store::protect::{Extent, Piece, place};

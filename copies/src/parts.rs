@@ -1,9 +1,9 @@
 //! A copy whose ranks are packed by several hosts, each with the images that lie on its own disk. One of them, the
 //! writer, begins it, names the base of its parts, and writes the record when all parts are there.
 
-use serde::{Deserialize, Serialize};
 use std::num::NonZeroUsize;
 
+use serde::{Deserialize, Serialize};
 use store::record::{BaseCopy, Copied};
 use store::{GenerationId, Manifest, StorageError};
 use transport::Rank;

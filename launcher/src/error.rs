@@ -34,7 +34,7 @@ pub enum LauncherError {
     )]
     ProviderPath { path: PathBuf },
     #[error(
-        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows what is found), or, if it is an MPICH, have the program run on another one (pip install mpich, or --mpi-from DIR)"
+        "{program} needs {library}, and the loader does not find it; set LD_LIBRARY_PATH to the folder of the MPI library (`stillwire doctor {program}` shows the libraries), or, if it is an MPICH, run the program on another one (pip install mpich, or --mpi-from DIR)"
     )]
     MpiNotFound { program: PathBuf, library: String },
     #[error(
@@ -54,7 +54,7 @@ pub enum LauncherError {
     )]
     NotReplaceable { library: PathBuf },
     #[error(
-        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and no checkpoint would hold its messages. Install an MPICH that uses libfabric beside it (pip install mpich); the program then runs on that one. Or name the folder of an MPICH (--mpi-from DIR); `stillwire doctor PROGRAM` shows what is found"
+        "the program's MPI library {library} uses no libfabric, so it cannot load the provider, and no checkpoint would hold its messages. Install an MPICH that uses libfabric beside it (pip install mpich); the program then runs on that one. Or name the folder of an MPICH (--mpi-from DIR); `stillwire doctor PROGRAM` shows the libraries"
     )]
     NoFabric { library: PathBuf },
     #[error(

@@ -72,7 +72,7 @@ pub use coordinator::run;
 pub use flush::{Directories, Fetch, Flush, SoFar};
 pub use guard::watch as guard_node;
 pub use keeper::keep as keep_node;
-pub use limits::{COPY_SILENT_MAX, MPIRUN_END_MAX, OUTPUT_GRACE};
+pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
 pub use nodes::{OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};

@@ -92,9 +92,6 @@ pub(crate) const EVENTS_PER_ROUND: usize = 256;
 /// Time that the last output of ended processes gets to arrive, if one of their own children still holds the pipe.
 pub const OUTPUT_GRACE: Duration = Duration::from_millis(200);
 
-/// Time that a foreign launcher gets to end its ranks when a person wants the end; then it is killed.
-pub const MPIRUN_END_MAX: Duration = Duration::from_secs(10);
-
 /// Time between two lines about a job that does not run yet: a restore takes as long as it takes to read memory from a disk.
 pub(crate) const NEWS_EVERY: Duration = Duration::from_secs(2);
 

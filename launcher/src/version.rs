@@ -10,7 +10,7 @@ pub const VERSION: &str = match core::str::from_utf8(&TEXT) {
 const PROGRAM: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
 
 /// Where all of it is defined.
-const WORDS: [&[u8]; 27] = [
+const WORDS: [&[u8]; 28] = [
     include_bytes!("wire.rs"),
     include_bytes!("nodes/wire.rs"),
     include_bytes!("flush/wire.rs"),
@@ -37,6 +37,7 @@ const WORDS: [&[u8]; 27] = [
     include_bytes!("../../store/src/record/copy_record.rs"),
     include_bytes!("../../store/src/record/decision.rs"),
     include_bytes!("../../store/src/record/manifest.rs"),
+    include_bytes!("../../store/src/seal.rs"),
     include_bytes!("../../transport/src/ids.rs"),
 ];
 

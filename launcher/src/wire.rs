@@ -17,6 +17,7 @@ use ckpt_glue::error::Malformed;
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::{Member, SpawnCommand};
+use ckpt_glue::protection::nodes::Refusal;
 use copies::Packed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use transport::Life;
 
 use super::flush::wire::PartRequest;
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
-use super::nodes::wire::{Membership, NodeDone, NodeTask, Refusal};
+use super::nodes::wire::{Membership, NodeDone, NodeTask};
 use super::terminal::{Size, TerminalSpec};
 use super::version::VERSION;
 use crate::mpi::replacement::Replacement;
@@ -251,6 +252,30 @@ impl Receiver {
     }
 }
 
+/// A message in its frame, for several receivers: a manifest has a line for each rank, and is not written once for each node.
+#[derive(Debug)]
+pub(crate) struct Frame(Vec<u8>);
+
+impl Frame {
+    pub(crate) fn new(message: &impl Serialize) -> Frame {
+        let mut bytes = Vec::new();
+        append_frame(message, &mut bytes);
+        Frame(bytes)
+    }
+}
+
+fn append_frame(message: &impl Serialize, bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.extend_from_slice(&[0; 4]);
+    match postcard::to_extend(message, core::mem::take(bytes)) {
+        Ok(extended) => *bytes = extended,
+        Err(error) => unreachable!("plain data into memory: {error}"),
+    }
+    let length = bytes.len() - start - 4;
+    assert!(length <= LINK_FRAME_BYTES_MAX, "a frame of {length} bytes: a list is beyond its bound");
+    bytes[start..start + 4].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+}
+
 /// One end of a link. Nothing blocks.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -310,16 +335,14 @@ impl Link {
 
     /// Sends, or keeps it until the other end reads. Returns how many bytes wait.
     pub(crate) fn send(&mut self, message: &impl Serialize) -> usize {
-        let start = self.waiting.len();
-        self.waiting.extend_from_slice(&[0; 4]);
-        match postcard::to_extend(message, core::mem::take(&mut self.waiting)) {
-            Ok(bytes) => self.waiting = bytes,
-            Err(error) => unreachable!("plain data into memory: {error}"),
-        }
-        let length = self.waiting.len() - start - 4;
-        assert!(length <= LINK_FRAME_BYTES_MAX, "a frame of {length} bytes: a list is beyond its bound");
-        self.waiting[start..start + 4]
-            .copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        append_frame(message, &mut self.waiting);
+        self.flush();
+        self.waiting.len()
+    }
+
+    /// As [`Link::send`], of a message that others receive too.
+    pub(crate) fn send_frame(&mut self, frame: &Frame) -> usize {
+        self.waiting.extend_from_slice(&frame.0);
         self.flush();
         self.waiting.len()
     }
@@ -373,5 +396,29 @@ impl Link {
         }
         self.held.drain(..taken);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::OFlag;
+    use nix::unistd::pipe2;
+
+    use super::*;
+
+    #[test]
+    fn a_frame_for_several_is_received_as_a_message_for_one() {
+        let (ours, theirs) =
+            (pipe2(OFlag::O_NONBLOCK).expect("a pipe"), pipe2(OFlag::O_NONBLOCK).expect("a pipe"));
+        let (mut near, mut far) = (Link::new(ours.0, theirs.1), Link::new(theirs.0, ours.1));
+        let said = || ToKeeper::Shown { bytes: 300 };
+        let frame = Frame::new(&said());
+        near.send(&said());
+        near.send_frame(&frame);
+        near.send_frame(&frame);
+        let mut received: Vec<ToKeeper> = Vec::new();
+        far.receive(&mut received).expect("whole frames");
+        assert_eq!(received.len(), 3);
+        assert!(received.iter().all(|message| matches!(message, ToKeeper::Shown { bytes: 300 })));
     }
 }

@@ -1,12 +1,12 @@
 //! A keeper's requests and the events in answer.
 
-use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_glue::protection::Account;
 use drivers::fault::Faults;
+use serde::{Deserialize, Serialize};
 use store::GenerationId;
 use store::protect::{Group, Repaired};
 use transport::config::{AuthLevel, RAILS_MAX};

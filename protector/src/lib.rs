@@ -44,7 +44,6 @@ mod writer;
 
 pub use api::{Event, Limits, Rail, Request, RequestKind, Seconds, Settings, Statistics};
 pub use bare::BareRing;
-pub use ckpt_glue::protection::Account;
 pub use disk::Disk;
 pub use error::ProtectorError;
 pub use protector::Protector;

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// The way of contributions from the members of a stripe to the keepers of its parity.

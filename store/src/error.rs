@@ -1,8 +1,9 @@
 //! Errors of files on disk, and the remedy for each.
 
-use ckpt_glue::{GenerationId, ImageDigest};
 use core::ops::RangeInclusive;
 
+use ckpt_glue::protection::nodes::Refusal;
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::{Epoch, JobId, Life, Rank};
 
 use crate::storage::StorageError;
@@ -382,6 +383,12 @@ fn way_without(what: &str) -> &'static str {
         "decision" => "no generation needs it, the job can go on without",
         "end" => "it says only that the job has finished; remove it to go on from a generation",
         _ => "restart from another generation",
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        Refusal { errno: error.errno(), why: error.to_string() }
     }
 }
 

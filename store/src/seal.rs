@@ -1,9 +1,9 @@
 //! Bytes that cannot be read, or changed unnoticed, without the key: packets, and pages of images.
 
 use core::fmt;
-use serde::{Deserialize, Serialize};
 
 use aegis::aegis256::Aegis256;
+use serde::{Deserialize, Serialize};
 
 /// A key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

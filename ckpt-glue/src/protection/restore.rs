@@ -1,4 +1,4 @@
-//! Before a life begins: the generation that it restores, and what has to be rebuilt first (R28).
+//! Before a life begins: the choice of the generation that it restores, and of the rebuilds before that (R28).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ pub struct Judged {
     pub verdict: GenerationVerdict,
 }
 
-/// What is to be done next.
+/// The next step before a life begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Choice {
     /// These nodes rebuild their part of the generation; then all nodes are surveyed again.
@@ -53,7 +53,7 @@ pub enum Choice {
     },
 }
 
-/// What the nodes have, and what has been tried already, for one life that is about to begin.
+/// The data that nodes hold, and the attempts to rebuild it, for one life that is about to begin.
 #[derive(Clone, Debug)]
 pub struct RestorePlan {
     nodes: u32,
@@ -98,7 +98,7 @@ impl RestorePlan {
         &self.generations
     }
 
-    /// What each node has of each generation, in their order. A node that is missing has nothing.
+    /// The answer of each node about each generation, in the order of [`RestorePlan::generations`]. A missing node has nothing.
     pub fn surveyed(&mut self, found: BTreeMap<NodeIndex, Vec<Finding>>) {
         self.found = found;
     }
@@ -129,12 +129,12 @@ impl RestorePlan {
         }
     }
 
-    /// Nodes begin to bring their images from a copy.
+    /// Nodes begin to transfer their images from a copy.
     pub fn begin_fetch(&mut self) {
         self.fetches += 1;
     }
 
-    /// They have. `may_retry`: what went wrong was the loss of a keeper, so another time may do better.
+    /// The transfer is over. `may_retry`: it failed only because keepers were lost, and may succeed another time.
     pub fn end_fetch(&mut self, generation: GenerationId, may_retry: bool) {
         // A node that has its lost files again may be the one that the others lacked.
         self.beyond_repair.remove(&generation);
@@ -143,7 +143,7 @@ impl RestorePlan {
         }
     }
 
-    /// R28: what is to be done next; and the verdicts on the generations before it, newest first.
+    /// R28: the next step, and the verdicts on the generations that were passed over or chosen for it, newest first.
     #[must_use]
     pub fn choose(&self, terms: Terms) -> (Choice, Vec<Judged>) {
         let mut judged = Vec::new();

@@ -1,4 +1,4 @@
-//! The verdict on a generation, from what the members of each group have of it (R28).
+//! The verdict on a generation, from the data that the members of each group hold of it (R28).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ pub struct ProtectionGroup {
     pub losses_max: usize,
 }
 
-/// What a node has of a generation.
+/// The data of a generation that a node holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// All its images can be restored.
     pub has_images: bool,
-    /// These and what it keeps for the others can be read completely.
+    /// Its images, and the parity that it keeps for the others, can be read completely.
     pub is_whole: bool,
     /// It has at least pages from which others may be rebuilt.
     pub has_some: bool,
@@ -44,7 +44,7 @@ pub enum GroupVerdict {
     Repairable(BTreeSet<NodeIndex>),
     /// All images are whole; these members compute what they keep for the others anew.
     Bare(BTreeSet<NodeIndex>),
-    /// More is lost than the others make up for.
+    /// The other members cannot make up for the loss.
     Lost(LostGroup),
 }
 
@@ -126,7 +126,7 @@ pub fn judge_group(
     if are_beyond {
         return too_much(without_anything, damaged, LostHow::TooManyPages);
     }
-    // No image is lost, so what is kept for others can be computed anew. Else that follows when all images are whole.
+    // All images are whole, so their parity can be computed anew. Otherwise the images come first.
     if without_images.is_empty() {
         GroupVerdict::Bare(lost)
     } else {

@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use console::number;
 use copies::{Copies, CopyError, CopyLocation, Listed, Report, Target, job_parsed, jobs};
+use launcher::COPY_SILENT_MAX;
+use launcher::error::LauncherError;
+use launcher::nodes::lives::joined;
+use launcher::text;
+use launcher::{Directories, Fetch, Flush};
 use serde::Serialize;
 use store::limits::KEEP_MAX;
 use store::packets::Key;
@@ -21,14 +26,8 @@ use super::key::{KeyArgument, key_name};
 use super::run::{lock, setting};
 use super::{print_json, print_message, progress_of, protection, say};
 use crate::arguments::{GenerationArgument, duration_argument};
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::COPY_SILENT_MAX;
-use launcher::nodes::lives::joined;
-use launcher::text;
-use launcher::{Directories, Fetch, Flush};
 
 /// Copies that are kept by default.
 const KEEP: u32 = 2;

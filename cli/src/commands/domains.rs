@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use store::protect::{Exposed, exposed, scheme_that_survives};
-
 use launcher::nodes::domains;
 use launcher::{Node, OwnDirectories};
+use store::protect::{Exposed, exposed, scheme_that_survives};
 
 /// The moment of a warning, which decides its cure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use launcher::mpi::{environment, provider};
 use serde::Serialize;
 
 use super::say;
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::mpi::{environment, provider};
 
 #[derive(Serialize)]
 struct Variable {

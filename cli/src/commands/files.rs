@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use launcher::text;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport, JobReport};
 use store::job::{Depth, GenerationState};
@@ -12,7 +13,6 @@ use super::restart::open_job;
 use super::{copies, print_json, say};
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::text;
 
 pub(crate) fn list(path: &Path, json: bool) -> Result<Exit, CliError> {
     if let Some(place) = copies::place_of(path)? {

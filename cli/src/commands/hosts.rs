@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::str::FromStr;
 
 use clap::Args;
+use launcher::{Addresses, HERE, Node};
 
 use crate::error::CliError;
-use launcher::{Addresses, HERE, Node};
 
 /// Where ranks run: the same for `run` and `restart`.
 #[derive(Clone, Debug, Args)]

@@ -1,15 +1,15 @@
 //! Commands to running jobs: `ps`, `checkpoint`, `rail`, `kill`.
 
+use launcher::registry::{self, JobInfo};
+use launcher::requests::{Answer, Committed, RailOutcome, Request, ask};
+use launcher::status::{RankStatus, Status};
+use launcher::text;
 use serde::Serialize;
 
 use super::{print_json, say};
 use crate::arguments::{RailArguments, RankArgument};
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::registry::{self, JobInfo};
-use launcher::requests::{Answer, Committed, RailOutcome, Request, ask};
-use launcher::status::{RankStatus, Status};
-use launcher::text;
 
 /// Ranks of a job that have a line each; of more, those that do the same share one.
 const RANKS_SHOWN_MAX: usize = 16;

@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use launcher::Encryption;
+use launcher::error::LauncherError;
+use launcher::secrets::KEY_VARIABLE;
 use store::JobFile;
 use store::packets::{Key, Sealing};
 
 use super::run::setting;
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
-use launcher::Encryption;
-use launcher::secrets::KEY_VARIABLE;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct KeyArgument {

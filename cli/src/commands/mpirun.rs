@@ -7,6 +7,13 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use launcher::OUTPUT_GRACE;
+use launcher::input::Readers;
+use launcher::key::{KEY_FILE_VARIABLE, KeyFile};
+use launcher::mpi::openmpi::{mpirun, options, untag};
+use launcher::mpi::{Mpi, environment};
+use launcher::secrets::KEY_VARIABLE;
+use launcher::{LineReader, Program, non_blocking, take_signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
@@ -18,13 +25,9 @@ use super::{print_json, print_message};
 use crate::arguments::RunArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::input::Readers;
-use launcher::key::{KEY_FILE_VARIABLE, KeyFile};
-use launcher::mpi::openmpi::{mpirun, options, untag};
-use launcher::mpi::{Mpi, environment};
-use launcher::secrets::KEY_VARIABLE;
-use launcher::{LineReader, Program, non_blocking, take_signals};
-use launcher::{MPIRUN_END_MAX, OUTPUT_GRACE};
+
+/// Time that a foreign launcher gets to end its ranks when a person wants the end; then it is killed.
+const MPIRUN_END_MAX: Duration = Duration::from_secs(10);
 
 /// The result, as `--json` prints it.
 #[derive(Debug, Serialize)]

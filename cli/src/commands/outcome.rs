@@ -9,11 +9,11 @@ use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::write_duration;
+use launcher::text;
+use launcher::{Flush, Outcome, Plan, Saves};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use launcher::text;
-use launcher::{Flush, Outcome, Plan, Saves};
 
 /// The result of a job, as `--json` prints it.
 #[derive(Debug, Serialize)]

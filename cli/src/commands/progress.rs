@@ -9,13 +9,13 @@ use ckpt_glue::job::{Event, Record};
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
-use transport::{Epoch, Rank};
-
-use super::printer::{Printer, Stream};
 use launcher::repeats::{AGAIN_EVERY, Repeats, Say};
 use launcher::requests::NO_CHECKPOINTS;
 use launcher::text;
 use launcher::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
+use transport::{Epoch, Rank};
+
+use super::printer::{Printer, Stream};
 
 /// Prints lines of the program with their rank in front, and lines of our own about the job.
 #[derive(Debug)]

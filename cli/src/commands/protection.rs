@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use launcher::nodes::Budget;
+use launcher::nodes::{groups_by_host, groups_over};
+use launcher::{Node, OwnDirectories, Plan};
 use protector::{Limits, Shape};
 use store::protect::{Group, Scheme};
 use store::{JobFile, Manifest};
@@ -14,9 +17,6 @@ use super::hosts::HostArguments;
 use super::print_message;
 use super::run::setting;
 use crate::error::CliError;
-use launcher::nodes::Budget;
-use launcher::nodes::{groups_by_host, groups_over};
-use launcher::{Node, OwnDirectories, Plan};
 
 /// How images survive their nodes.
 #[derive(Clone, Debug, Default, Args)]

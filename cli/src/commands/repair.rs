@@ -2,6 +2,10 @@
 
 use std::io;
 
+use launcher::nodes::{GenerationOutcome, NodeRepair, Repairs};
+use launcher::registry::Registration;
+use launcher::text;
+use launcher::{self, Purpose};
 use serde::Serialize;
 
 use super::copies::FlushArguments;
@@ -15,10 +19,6 @@ use super::{print_message, say};
 use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::nodes::{GenerationOutcome, NodeRepair, Repairs};
-use launcher::registry::Registration;
-use launcher::text;
-use launcher::{self, Purpose};
 
 /// The outcome of a repair, as `--json` prints it.
 #[derive(Debug, Serialize)]

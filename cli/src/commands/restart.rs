@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::Beginning;
 use drivers::NicChoice;
+use launcher::error::LauncherError;
+use launcher::nodes::NO_NODE;
+use launcher::{Encryption, Plan, Program, Purpose, Saves, whole};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
+use transport::config::AuthLevel;
 
 use super::copies;
 use super::domains::When;
@@ -22,13 +26,8 @@ use super::run::{
 };
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::nodes::NO_NODE;
-use launcher::{Encryption, Plan, Program, Purpose, Saves, whole};
-use transport::config::AuthLevel;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
     let (plan, place) = prepare(&arguments, Purpose::Run)?;

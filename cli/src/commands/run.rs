@@ -11,6 +11,14 @@ use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, OnFault};
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
+use launcher::OUTPUT_GRACE;
+use launcher::error::LauncherError;
+use launcher::mpi::environment;
+use launcher::mpi::program::Detected;
+use launcher::mpi::replacement::Replacement;
+use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
+use launcher::registry::{Registration, runtime_directory};
+use launcher::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
@@ -28,17 +36,8 @@ use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
 };
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::OUTPUT_GRACE;
-use launcher::mpi::environment;
-use launcher::mpi::program::Detected;
-use launcher::mpi::replacement::Replacement;
-use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
-use launcher::registry::{Registration, runtime_directory};
-use launcher::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
 
 /// Names of the launcher's own settings in a job file.
 pub(crate) mod setting {

@@ -1,11 +1,11 @@
 //! The options about standard input.
 
 use clap::Args;
+use launcher::input::{InputPlan, Readers};
 use store::JobFile;
 
 use super::run::setting;
 use crate::error::CliError;
-use launcher::input::{InputPlan, Readers};
 
 /// Bytes that are kept by default.
 const LIMIT: u64 = 4_000_000_000;

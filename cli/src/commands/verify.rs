@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use console::Progress;
+use launcher::node_name;
+use launcher::text;
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport};
 use store::image::ImageKey;
@@ -16,8 +18,6 @@ use super::{copies, node_listing, print_json, print_message, progress_of, protec
 use crate::arguments::VerifyArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::node_name;
-use launcher::text;
 
 /// The result of `verify`.
 #[derive(Debug, Serialize)]

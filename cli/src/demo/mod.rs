@@ -13,6 +13,12 @@ use std::time::{Duration, Instant};
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
 use ckpt_glue::recovery::Beginning;
 use drivers::{RAILS_VARIABLE, RailChoice};
+use launcher::error::LauncherError;
+use launcher::input::InputPlan;
+use launcher::mpi::replacement::MpiFrom;
+use launcher::mpi::{MpiChoice, resolve};
+use launcher::registry::Registration;
+use launcher::{Addresses, Node, Plan, Program, Purpose, Saves, whole};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
@@ -20,15 +26,8 @@ use crate::commands::interrupt::{InterruptGuard, is_stopped};
 use crate::commands::outcome::exit_of;
 use crate::commands::print_json;
 use crate::commands::run::{create_job, equip, fresh_job, temporary_directory};
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::input::InputPlan;
-use launcher::mpi::replacement::MpiFrom;
-use launcher::mpi::{MpiChoice, resolve};
-use launcher::registry::Registration;
-use launcher::{self, Addresses, Node, Plan, Program, Purpose, Saves, whole};
 use mpi::MpiProgram;
 use timeline::{Script, Timeline};
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use launcher::Program;
+use launcher::mpi::replacement::MpiFrom;
+use launcher::mpi::{Family, MpiChoice, provider, resolve};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::commands::interrupt::is_stopped;
 use crate::exit::Exit;
-use launcher::Program;
-use launcher::mpi::replacement::MpiFrom;
-use launcher::mpi::{Family, MpiChoice, provider, resolve};
 
 const SOURCE: &str = include_str!("sort.c");
 const COMPILER: &str = "mpicc";

@@ -9,6 +9,8 @@ use ckpt_glue::control::{FaultReport, ImageContent, ImageReport, MessageStates};
 use ckpt_glue::job::{Event, FinalReport};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
+use launcher::text;
+use launcher::{Channel, Notice, Observer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -16,8 +18,6 @@ use transport::Rank;
 
 use super::program::Outcome;
 use crate::commands::{event_words, say};
-use launcher::text;
-use launcher::{Channel, Notice, Observer};
 
 /// The demo's planned events.
 #[derive(Clone, Debug)]

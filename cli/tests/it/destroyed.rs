@@ -160,7 +160,7 @@ fn two_nodes_are_too_many_for_one_parity() {
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&[
         &format!("generation {newest} is passed over"),
-        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may",
+        "2 of 4 nodes that protect each other have lost all their data of it (node 1, node 2), and 1 may",
         "it can be restored if 1 of these come back",
         "no generation is left",
     ]);
@@ -633,7 +633,7 @@ fn a_repair_rebuilds_what_a_group_has_lost_though_another_one_is_beyond_repair()
     let first = repair(&[]);
     assert_eq!(first.code, Some(3), "{first:?}");
     first.says(&[
-        &format!("generation {newest} is lost: 2 of 2 nodes that protect each other have lost what they kept of it (node 0, node 2), and 1 may"),
+        &format!("generation {newest} is lost: 2 of 2 nodes that protect each other have lost all their data of it (node 0, node 2), and 1 may"),
         &format!("generation {newest}: rebuilding what node 1 had"),
     ]);
     let words = format!("generation {newest}: node 1 has what it had again, rebuilt from");

@@ -87,7 +87,7 @@ fn the_same_loss_is_too_much_if_nobody_has_named_the_domains() {
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&[
         &format!("generation {newest} is passed over"),
-        "2 of 3 nodes that protect each other have lost what they kept of it (node 0, node 2), and 1 may",
+        "2 of 3 nodes that protect each other have lost all their data of it (node 0, node 2), and 1 may",
         "no generation is left",
     ]);
 }

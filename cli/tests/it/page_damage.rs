@@ -211,7 +211,7 @@ fn nodes_that_are_lost_and_nodes_that_are_damaged_are_reported_apart() {
     let done = place.restart(&[]).finish();
     assert_eq!(done.code, Some(4), "{done:?}");
     done.says(&[
-        "2 of 4 nodes that protect each other have lost what they kept of it (node 1, node 2), and 1 may, and something of it is damaged (node 3); it can be restored if 1 of these come back, unless what is damaged belongs to what stays lost",
+        "2 of 4 nodes that protect each other have lost all their data of it (node 1, node 2), and 1 may, and something of it is damaged (node 3); it can be restored if 1 of these come back, unless the damaged pages belong to those of a node that stays lost",
     ]);
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::common::{Disk, JOB, Job, One};
 use copies::{Copies, CopyError, Entry, Folder, Report, Target, Writing};
 use store::packets::Source;
 use store::{JobDirectory, Storage as _, StorageError};
+
+use crate::common::{Disk, JOB, Job, One};
 
 /// A place that notes the report's answer at each request.
 struct Noting {

@@ -6,6 +6,7 @@ use ckpt_glue::job;
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex};
 use ckpt_glue::pmi::{self, Member, RankState, Ranks};
+use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::Plan;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::Signal;
@@ -73,7 +74,7 @@ impl Shell<'_> {
         }
         self.forget_spawned(node);
         self.drained(node, None);
-        self.lose_node(node);
+        self.feed_nodes(NodesInput::KeeperLost(node));
         self.pump();
     }
 
@@ -183,7 +184,7 @@ impl Shell<'_> {
     fn on_ready(&mut self, node: NodeIndex, host: String) {
         self.keepers.ready(node, host);
         self.report_decided_nic(node);
-        self.ask_late_node(node);
+        self.feed_nodes(NodesInput::KeeperReady(node));
     }
 
     /// Ranks cannot be started on a node. Before the first life that is the command's error, later a fault as any other.

@@ -17,7 +17,7 @@ use super::super::process::{end_with_launcher, non_blocking};
 use super::super::secrets::withheld;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
-use super::super::wire::{Begin, FromKeeper, Link, LinkError, ToKeeper};
+use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::LauncherError;
 use transport::config::AuthLevel;
@@ -157,16 +157,26 @@ impl Keepers {
     }
 
     pub(super) fn send(&mut self, node: NodeIndex, message: &ToKeeper) {
-        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
-        if running.link.send(message) > LINK_QUEUE_BYTES_MAX {
-            // Its end is heard over the link.
-            self.end(node);
-        }
+        self.queue(node, |link| link.send(message));
+    }
+
+    pub(super) fn send_frame(&mut self, node: NodeIndex, frame: &Frame) {
+        self.queue(node, |link| link.send_frame(frame));
     }
 
     pub(super) fn send_to_all(&mut self, message: &ToKeeper) {
+        let frame = Frame::new(message);
         for node in self.nodes() {
-            self.send(node, message);
+            self.send_frame(node, &frame);
+        }
+    }
+
+    /// `send` returns how many bytes wait for the keeper to read.
+    fn queue(&mut self, node: NodeIndex, send: impl FnOnce(&mut Link) -> usize) {
+        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
+        if send(&mut running.link) > LINK_QUEUE_BYTES_MAX {
+            // Its end is heard over the link.
+            self.end(node);
         }
     }
 

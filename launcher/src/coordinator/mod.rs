@@ -30,6 +30,7 @@ use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::layout::{Layout, Share};
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
+use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
@@ -252,7 +253,7 @@ impl<'a> Shell<'a> {
             parts_last: 0,
             sign: leave_sign(plan)?,
             flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
-            nodes: plan.own_directories.as_ref().map(|_| Nodes::default()),
+            nodes: Nodes::new(plan),
             requests,
             rail_changes: RailChanges::default(),
             has_reported_of_sharing: false,
@@ -343,6 +344,7 @@ impl<'a> Shell<'a> {
             if self.job.poll_timeout().is_some_and(|due| due <= now) {
                 self.job.handle_timeout(now);
             }
+            self.nodes_due(now);
             self.pmi_timeouts();
             let now = Instant::now();
             if self.observer.due().is_some_and(|due| due <= now) {
@@ -352,7 +354,6 @@ impl<'a> Shell<'a> {
             self.report_news(now);
             self.report_shown();
             self.commit_due(now);
-            self.end_rounds(now);
             self.end_rail_requests(now);
             self.report_copying(now);
             if self.over_until.is_some_and(|until| until <= now) {
@@ -426,10 +427,10 @@ impl<'a> Shell<'a> {
     fn timeout(&self) -> EpollTimeout {
         let now = self.now();
         let (pmi, look) = self.pmi_due();
-        let machines = [self.job.poll_timeout(), pmi, self.rail_changes.step_due()];
+        let nodes = self.nodes.as_ref().and_then(Nodes::poll_timeout);
+        let machines = [self.job.poll_timeout(), pmi, nodes, self.rail_changes.step_due()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
-        let nodes = self.nodes.as_ref().and_then(Nodes::due);
         let copying = self.flusher.as_ref().and_then(Flusher::due);
         let others = [
             self.observer.due(),
@@ -441,7 +442,6 @@ impl<'a> Shell<'a> {
             look,
             self.pending_commit.due(),
             self.keepers.due(),
-            nodes,
             copying,
             self.parts_due(),
             self.rail_changes.due(),
@@ -490,7 +490,7 @@ impl<'a> Shell<'a> {
             job::Output::Send { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
-                self.end_rounds_of_life();
+                self.feed_nodes(NodesInput::LifeOver);
                 self.end_input();
                 self.end_spawned();
                 self.store.ask(Task::Fence { counter, refuse_below });
@@ -515,7 +515,7 @@ impl<'a> Shell<'a> {
                 if let job::Event::Checkpoint(event) = &event {
                     self.note_unsaved(event);
                     if matches!(event, CheckpointEvent::Abandoned { .. }) {
-                        self.decide_again();
+                        self.feed_nodes(NodesInput::CheckpointFailed);
                     }
                 }
                 if matches!(event, job::Event::AllRunning { .. }) {
@@ -525,7 +525,7 @@ impl<'a> Shell<'a> {
                     self.store.ask(Task::Restored);
                     self.keep_settings();
                     self.start_worlds();
-                    self.begin_background_repair();
+                    self.feed_nodes(NodesInput::AllRunning);
                 }
                 self.notify(&Notice::Event(&event));
             }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ckpt_glue::job::{self, FinalReport};
+use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::recovery::Ending;
 use nix::sys::epoll::EpollEvent;
 
@@ -86,6 +87,7 @@ impl Shell<'_> {
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
         self.leaving = true;
+        self.feed_nodes(NodesInput::Leaving);
         self.commit_all();
         // Nodes with directories of their own learn the committed generation.
         if self.nodes.is_none() {

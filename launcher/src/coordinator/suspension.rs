@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::super::limits::SUSPEND_MAX;
 use super::super::notice::Notice;
 use super::super::wire::ToKeeper;
-use super::{Nodes, Shell};
+use super::Shell;
 
 /// The job is about to stop, and how long it has stood still.
 #[derive(Debug, Default)]
@@ -88,9 +88,6 @@ impl Shell<'_> {
         if let Some(begun) = self.suspension.begun.take() {
             let stood = begun.since.elapsed();
             self.suspension.before += stood;
-            if let Some(nodes) = &mut self.nodes {
-                Nodes::put_off(nodes, stood);
-            }
         }
         self.keepers.send_to_all(&ToKeeper::Resume);
         self.notify(&Notice::Resumed);

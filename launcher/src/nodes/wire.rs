@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use ckpt_glue::protection::{Account, Finding};
-use copies::CopyError;
-use nix::errno::Errno;
+use ckpt_glue::protection::Account;
+use ckpt_glue::protection::nodes::Found;
 use protector::{Limits, Shape, Statistics};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
-use store::{Decision, GenerationId, Manifest, StoreError};
+use store::{Decision, GenerationId, Manifest};
 use transport::Life;
 
 use super::super::flush::wire::CopyAccess;
@@ -154,44 +153,4 @@ pub(crate) struct Rebuilt {
     pub(crate) records: u64,
     /// Bytes that the other nodes sent for it.
     pub(crate) received_bytes: u64,
-}
-
-/// A node's findings of a generation.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Found {
-    /// Why its images cannot be restored; `None`: they can.
-    pub(crate) problem: Option<String>,
-    /// Its part of the generation and its protection data can be read completely.
-    pub(crate) is_held: bool,
-    /// Or a part of it: pages from which others may be rebuilt.
-    pub(crate) has_some: bool,
-}
-
-impl Found {
-    /// Without words.
-    pub(crate) fn finding(&self) -> Finding {
-        Finding { has_images: self.problem.is_none(), is_whole: self.is_held, has_some: self.has_some }
-    }
-}
-
-/// A [`Refusal`] of a repair that all others have answered: their data is not enough to compute the lost data, neither now nor later.
-pub(crate) const BEYOND_REPAIR: u32 = Errno::ENODATA as u32;
-
-/// Why it was not done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Refusal {
-    pub(crate) errno: u32,
-    pub(crate) why: String,
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Refusal {
-        Refusal { errno: error.errno(), why: error.to_string() }
-    }
-}
-
-impl From<CopyError> for Refusal {
-    fn from(error: CopyError) -> Refusal {
-        Refusal { errno: Errno::EIO as u32, why: error.to_string() }
-    }
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::cluster::{Cluster, Plan, generation};
-use protector::{Account, Event, Limits, ProtectorError, Request, Shape};
+use ckpt_glue::protection::Account;
+use protector::{Event, Limits, ProtectorError, Request, Shape};
 use store::GenerationId;
 
 const NODES: usize = 4;

@@ -1,8 +1,8 @@
 //! The hash of a block.
 
 use core::fmt;
-use serde::{Deserialize, Serialize};
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
 /// Hash of one block: XXH3, 128 bits, with the seed of the signature.

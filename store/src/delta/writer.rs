@@ -1,7 +1,8 @@
 //! Making a delta, in one pass over the content.
 
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::error::DeltaError;
 use super::file::{Facts, Index, write_end};

@@ -1,10 +1,11 @@
 //! An image that lies in memory as a whole.
 
+use ckpt_glue::ImageDigest;
+
 use super::layout::{ENTRY_BYTES, HEADER_BYTES, Header, TRAILER_BYTES, parse_table};
 use super::{Entry, Identity, Section};
 use crate::checksum::{Checksum, checksum};
 use crate::error::ImageError;
-use ckpt_glue::ImageDigest;
 
 /// A whole image, every byte of it checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Reading an image: header and table at once, each section when it is wanted.
 
+use ckpt_glue::ImageDigest;
+
 use super::layout::{Entry, HEADER_BYTES, Header, parse_table};
 use super::parse::{SHORTEST, digest};
 use super::seal::Opened;
@@ -10,7 +12,6 @@ use crate::kinds;
 use crate::limits::{PAGE_BYTES, READ_BUFFER_BYTES};
 use crate::seal::Key;
 use crate::storage::Storage;
-use ckpt_glue::ImageDigest;
 
 const _: () = assert!(READ_BUFFER_BYTES.is_multiple_of(PAGE_BYTES), "pieces that are read begin with a page");
 

@@ -1,8 +1,8 @@
 //! From the first image to the commit record.
 
-use ckpt_glue::ImageDigest;
 use std::borrow::Cow;
 
+use ckpt_glue::ImageDigest;
 use transport::{Epoch, Rank};
 
 use super::names;

@@ -8,9 +8,9 @@
 //!
 //! Nothing here says how strips and records travel, nor in which order members take part.
 
-use ckpt_glue::GenerationId;
 use core::ops::Range;
 
+use ckpt_glue::GenerationId;
 use parity::{Kernel, Matrix};
 use transport::Rank;
 

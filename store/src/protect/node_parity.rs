@@ -1,6 +1,8 @@
 //! The parity that a node keeps: one file with all pages, and the changes of generations that are not folded into it yet. Where a generation was rebuilt
 //! apart from those before it, it has a file with all pages of its own, upon which the next ones build.
 
+use ckpt_glue::GenerationId;
+
 use super::base::{Base, DIRECTORY, base_of, bases};
 use super::error::ProtectError;
 use super::parity_changes::{
@@ -11,7 +13,6 @@ use crate::job::{JobDirectory, names};
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
-use ckpt_glue::GenerationId;
 
 /// Bytes after which a file that is being written is made durable, so that no single call takes long: the caller gets
 /// progress in between.

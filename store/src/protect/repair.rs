@@ -1,9 +1,9 @@
 //! Computes lost or damaged data from the data of the other members.
 
-use ckpt_glue::GenerationId;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
+use ckpt_glue::GenerationId;
 use parity::Recovery;
 
 use super::error::ProtectError;

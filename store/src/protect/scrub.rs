@@ -1,10 +1,11 @@
 //! Reads every byte that a node keeps of a generation for its group, and single files of parity.
 
+use ckpt_glue::GenerationId;
+
 use crate::job::JobDirectory;
 use crate::limits::PAGE_BYTES;
 use crate::record::Protected;
 use crate::storage::Storage;
-use ckpt_glue::GenerationId;
 
 use super::base::pages_named;
 use super::error::ProtectError;

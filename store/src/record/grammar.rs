@@ -1,10 +1,10 @@
 //! Lines, numbers and escapes that all records share.
 
-use ckpt_glue::{GenerationId, ImageDigest};
 use core::fmt::{Display, Write};
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
+use ckpt_glue::{GenerationId, ImageDigest};
 use transport::{Epoch, JobId, Life};
 
 use crate::checksum::checksum;

@@ -1,10 +1,11 @@
 //! A crash after any storage operation, with everything unsynced lost, kept or torn, leaves the newest committed
 //! generation whole; so does a full or failing disk.
 
-use crate::common::{JOB, Random, checkpoint, generation, job_file, restore};
 use store::job::{Depth, GenerationState, JobDirectory};
 use store::storage::Fault;
 use store::{CommitError, GenerationId, Memory, StorageError, StoreError};
+
+use crate::common::{JOB, Random, checkpoint, generation, job_file, restore};
 
 /// The results that the program got before the fault.
 #[derive(Clone, Debug, Default)]

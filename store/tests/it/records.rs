@@ -220,3 +220,19 @@ proptest! {
         }
     }
 }
+
+/// In a message a manifest and a decision are their records: nothing that a file could not hold is taken from one.
+#[test]
+fn records_travel_as_they_are_written() {
+    let (manifest, decision) = (manifest(), decision());
+    let sent = serde_json::to_value(&manifest).expect("bytes");
+    assert_eq!(sent, serde_json::json!(manifest.emit()));
+    assert_eq!(serde_json::from_value::<Manifest>(sent).expect("a record"), manifest);
+    let sent = serde_json::to_value(decision).expect("bytes");
+    assert_eq!(sent, serde_json::json!(decision.emit()));
+    let mut damaged = decision.emit();
+    damaged[20] ^= 1;
+    let refused =
+        serde_json::from_value::<Decision>(serde_json::json!(damaged)).expect_err("a damaged record");
+    assert_eq!(refused.to_string(), Decision::parse(&damaged).expect_err("damaged").to_string());
+}

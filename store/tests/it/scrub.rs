@@ -1,8 +1,9 @@
 //! Damage to the files that a node keeps for its group is found and named, wherever it lies.
 
-use crate::group::{Calls, Cluster, generation, life};
 use store::protect::{ProtectError, Scrubbed, inspect_changed, inspect_pages, inspect_sums, scrub};
 use store::{GenerationId, Storage};
+
+use crate::group::{Calls, Cluster, generation, life};
 
 const NODES: usize = 4;
 

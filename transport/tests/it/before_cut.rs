@@ -199,7 +199,7 @@ fn a_number_as_of_the_cut_may_follow_a_newer_acknowledgement() {
     world.fate =
         Box::new(|from, _, _, _| if from == 1 { Fate::Late(Duration::from_secs(1)) } else { Fate::Deliver });
     world.run(Duration::from_micros(50));
-    // Both cut. The hint of the first is still due, and it takes what is on its way before it sends anything.
+    // Both cut. The first still owes its hint, and receives all frames on their way before it sends anything.
     let now = world.now;
     assert_eq!(world.port(0).announce_pause(now, 10 * MS), 1);
     cut(&mut world, 0, 1);

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use console::number;
+use launcher::error::LauncherError;
+use launcher::text;
 use serde::Serialize;
 use store::delta::{Chain, DeltaError, DeltaOptions, DeltaWriter, Layer, Signature};
 use store::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
@@ -22,11 +24,8 @@ use store::{Directory, StorageError};
 use super::interrupt::InterruptGuard;
 use super::key::KeyArgument;
 use super::{print_json, progress_of, say};
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::text;
 use output::{Output, go_on};
 
 /// Threads that unpack.

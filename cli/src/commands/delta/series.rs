@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use console::number;
+use launcher::text;
 use serde::Serialize;
 use store::Directory;
 use store::delta::{DeltaError, Making, Rules, Series, Strategy};
@@ -11,10 +12,8 @@ use store::delta::{DeltaError, Making, Rules, Series, Strategy};
 use super::{BlockArguments, CompressArgument, Input, Made, ThreadArgument, random_seed, restore};
 use crate::commands::key::{KeyArgument, salt};
 use crate::commands::{print_json, print_message, say};
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::text;
 
 /// How bases are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

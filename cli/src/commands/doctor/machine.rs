@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use drivers::udp::UdpConfig;
+use launcher::namespace::{NamespaceError, Namespaces};
+use launcher::text;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::utsname::uname;
@@ -12,8 +14,6 @@ use process::facilities::Facilities;
 
 use super::{Finding, probe};
 use crate::error::CliError;
-use launcher::namespace::{NamespaceError, Namespaces};
-use launcher::text;
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";

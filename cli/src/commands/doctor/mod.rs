@@ -8,13 +8,13 @@ mod program;
 
 use std::ffi::OsString;
 
+use launcher::mpi::provider;
 use serde::Serialize;
 
 use super::{print_json, say};
 use crate::arguments::MpiArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::mpi::provider;
 
 /// How something stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

@@ -8,13 +8,13 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use launcher::mpi::environment;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 use super::super::say;
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::mpi::environment;
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);

@@ -3,15 +3,16 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::Finding;
-use super::probe::{self, Fabric};
-use crate::arguments::MpiArguments;
-use crate::error::CliError;
 use launcher::Program;
 use launcher::error::LauncherError;
 use launcher::mpi::program::{Detected, Python, ask_python, detect};
 use launcher::mpi::replacement::{Exchange, Replacement, plan};
 use launcher::mpi::{Family, Mpi, environment, openmpi};
+
+use super::Finding;
+use super::probe::{self, Fabric};
+use crate::arguments::MpiArguments;
+use crate::error::CliError;
 
 /// The oldest libfabric whose interface the provider speaks.
 const FABRIC_MIN: (u32, u32) = (1, 17);

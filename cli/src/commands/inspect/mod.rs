@@ -7,6 +7,8 @@ mod protection;
 use std::io;
 use std::path::Path;
 
+use launcher::error::LauncherError;
+use launcher::text;
 use nic_freeze::PortReport;
 use serde::Serialize;
 use store::describe::{ImageReport, describe_image};
@@ -17,11 +19,8 @@ use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manife
 use super::files::utc;
 use super::{print_json, print_message, say};
 use crate::arguments::InspectArguments;
-use launcher::error::LauncherError;
-
 use crate::error::CliError;
 use crate::exit::Exit;
-use launcher::text;
 
 /// An inspected file, by its kind.
 #[derive(Debug, Serialize)]

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use launcher::text;
 use serde::Serialize;
 use store::delta::{self, DeltaReader, Signature};
 use store::limits::RECORD_BYTES_MAX;
@@ -12,7 +13,6 @@ use store::{Directory, JobFile, StorageError};
 use crate::commands::key::KeyArgument;
 use crate::commands::say;
 use crate::error::CliError;
-use launcher::text;
 
 /// A stream of packets, which follows a front.
 #[derive(Debug, Serialize)]

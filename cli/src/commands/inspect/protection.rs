@@ -2,6 +2,7 @@
 
 use std::io;
 
+use launcher::text;
 use serde::Serialize;
 use store::describe::FileContent;
 use store::limits::PAGE_BYTES;
@@ -12,7 +13,6 @@ use store::{Directory, StoreError};
 
 use crate::commands::say;
 use crate::error::CliError;
-use launcher::text;
 
 /// The contents of a protection file.
 #[derive(Debug, Serialize)]

@@ -77,8 +77,7 @@ fn cut(end: &mut End, life: u32, took: &mut [Duration; 3]) -> Vec<u8> {
     section
 }
 
-/// Opens the rails. The kernel lets go of a queue some time after its socket was closed, on a machine that is busy with something else sometimes much later
-/// than a user would wait.
+/// Opens the rails. The kernel frees a queue some time after its socket was closed: on a busy machine much later than a driver waits for it.
 fn free_again(host: &Host, nic: Nic) -> Vec<Box<dyn Driver>> {
     let until = Instant::now() + LIMIT;
     let is_busy = |error: &DriverError| match error {

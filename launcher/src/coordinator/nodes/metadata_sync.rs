@@ -21,7 +21,7 @@ impl Shell<'_> {
         if self.job.status().life.is_some() {
             return false;
         }
-        let Some(restore) = self.nodes.as_ref().and_then(|nodes| nodes.restore.as_ref()) else {
+        let Some(survey) = self.nodes.as_ref().and_then(|nodes| nodes.survey.as_ref()) else {
             return true;
         };
         let Some(fetch) = &self.plan.fetch else {
@@ -34,16 +34,16 @@ impl Shell<'_> {
             return true;
         };
         let generation = fetch.generation;
-        let here = (self.plan.directory.display().to_string(), restore.records().decisions.clone());
+        let here = (self.plan.directory.display().to_string(), survey.records.decisions.clone());
         let theirs = ahead.iter().map(|(node, decisions)| {
             let (host, path) = (self.plan.nodes[node.0 as usize].name(), self.plan.directory_of(*node));
             (format!("{host} ({})", path.display()), decisions.clone())
         });
         match joined([here].into_iter().chain(theirs).collect()) {
-            Ok(decisions) if decisions == restore.records().decisions => {
+            Ok(decisions) if decisions == survey.records.decisions => {
                 // They have received all of it.
                 let host = ahead.keys().next().map(|node| self.plan.nodes[node.0 as usize].name());
-                let problem = StoreError::LifeTaken { counter: restore.counter() }.to_string();
+                let problem = StoreError::LifeTaken { counter: survey.counter }.to_string();
                 self.unfit.get_or_insert(LauncherError::Unfit { host: host.unwrap_or_default(), problem });
             }
             Ok(decisions) => self.store.ask(Task::Adopt { decisions, generation }),

@@ -3,32 +3,33 @@
 use std::collections::BTreeMap;
 
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::nodes::{Input, Records as Read};
 use store::{Decision, GenerationId, Manifest, StoreError};
 
 use super::super::super::nodes::wire::NodeDone;
 use super::super::super::notice::Notice;
 use super::super::super::storage::{Records, Task};
 use super::super::Shell;
-use super::Round;
+use super::survey::PendingSurvey;
 
 impl Shell<'_> {
     /// True: something is taken over, or just being, and the nodes are asked again when it is.
     pub(super) fn repair_records(
         &mut self,
-        round: &Round,
+        answers: &BTreeMap<NodeIndex, NodeDone>,
         ahead: &BTreeMap<NodeIndex, Vec<Decision>>,
     ) -> bool {
-        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
+        let Some(survey) = self.nodes.as_mut().and_then(|nodes| nodes.survey.as_mut()) else {
             return false;
         };
-        if restore.is_repairing_records {
+        if survey.is_repairing_records {
             return true;
         }
         let (mut decisions, mut manifests) = (Agreed::default(), Agreed::default());
         for decision in ahead.values().flatten() {
             decisions.note(decision.life.counter, *decision);
         }
-        for done in round.done.values() {
+        for done in answers.values() {
             let NodeDone::Surveyed { known, .. } = done else { continue };
             for decision in &known.decisions {
                 decisions.note(decision.life.counter, *decision);
@@ -37,15 +38,15 @@ impl Shell<'_> {
                 manifests.note(manifest.generation, manifest.clone());
             }
         }
-        let damaged = restore.records().damaged_lives.clone();
-        let (lives, generations) = &mut restore.offered;
+        let damaged = survey.records.damaged_lives.clone();
+        let (lives, generations) = &mut survey.offered;
         let decisions: Vec<Decision> =
             decisions.take(|counter| damaged.contains(counter) && lives.insert(*counter));
         let manifests: Vec<Manifest> = manifests.take(|generation| generations.insert(*generation));
         if decisions.is_empty() && manifests.is_empty() {
             return false;
         }
-        restore.is_repairing_records = true;
+        survey.is_repairing_records = true;
         self.store.ask(Task::RepairRecords { decisions, manifests });
         true
     }
@@ -54,13 +55,13 @@ impl Shell<'_> {
         &mut self,
         outcome: Result<(usize, Vec<GenerationId>, Records), StoreError>,
     ) {
-        let Some(restore) = self.nodes.as_mut().and_then(|nodes| nodes.restore.as_mut()) else {
+        let Some(survey) = self.nodes.as_mut().and_then(|nodes| nodes.survey.as_mut()) else {
             return;
         };
-        restore.is_repairing_records = false;
+        survey.is_repairing_records = false;
         match outcome {
             Ok((lives, generations, records)) => {
-                restore.set_records(records);
+                survey.records = records;
                 if lives > 0 {
                     let words = format!(
                         "{lives} damaged decisions about lives were written anew from the nodes' copies"
@@ -79,7 +80,9 @@ impl Shell<'_> {
                 error: &error.to_string(),
             }),
         }
-        self.survey();
+        let survey = self.nodes.as_ref().and_then(|nodes| nodes.survey.as_ref());
+        let generations = survey.map(PendingSurvey::generations).unwrap_or_default();
+        self.feed_nodes(Input::Records(Read::Mended(generations)));
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ckpt_glue::protection::nodes::{Found, Refusal};
 use copies::{Copies, CopyError, Report};
+use nix::errno::Errno;
 use store::job::{Damage, Depth, GenerationState};
 use store::protect::{Group, Member};
 use store::{
@@ -19,7 +21,7 @@ use super::super::super::flush::Directories;
 use super::super::super::flush::wire::CopyAccess;
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
-use super::super::super::nodes::wire::{Found, Known, Membership, NodeDone, NodeTask, Refusal};
+use super::super::super::nodes::wire::{Known, Membership, NodeDone, NodeTask};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copy_parts::News;
@@ -91,8 +93,8 @@ impl Disk {
         match task {
             NodeTask::Survey { decisions, generations, sees } => {
                 if let Some((copies, sign)) = sees {
-                    let target = copies.open()?;
-                    Copies::new(&*target, self.job, None).see_sign(sign)?;
+                    let target = copies.open().map_err(not_copied)?;
+                    Copies::new(&*target, self.job, None).see_sign(sign).map_err(not_copied)?;
                 }
                 let mut directory = self.make()?;
                 match directory.adopt_decisions(&decisions) {
@@ -114,7 +116,8 @@ impl Disk {
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
             }
             NodeTask::Fetch { generation, from } => {
-                return Ok(NodeDone::Fetched(self.fetch(generation, &from, progress)?));
+                let files = self.fetch(generation, &from, progress).map_err(not_copied)?;
+                return Ok(NodeDone::Fetched(files));
             }
             NodeTask::Decide(decision) => {
                 self.open()?.write_decision(&decision)?;
@@ -238,16 +241,16 @@ impl Disk {
         let damage = adopt_if_whole(directory, manifest, depth, || progress.made())
             .unwrap_or_else(|error| Some(Damage { rank: None, error }));
         let group = self.group.as_ref().and_then(|group| Some((group, group.member(self.node)?)));
-        let (is_held, has_some) = match group {
+        let (is_whole, has_some) = match group {
             Some((group, member)) => {
                 let mut member = Member::new(directory.clone(), group.clone(), member);
                 // A file that cannot be read for another reason than damage counts as lost.
-                let is_held = member.holds(manifest.generation, every_byte).unwrap_or(false);
-                (is_held, is_held || member.has_some(manifest.generation).unwrap_or(false))
+                let is_whole = member.holds(manifest.generation, every_byte).unwrap_or(false);
+                (is_whole, is_whole || member.has_some(manifest.generation).unwrap_or(false))
             }
             None => (damage.is_none(), damage.is_none()),
         };
-        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_held, has_some })
+        Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_whole, has_some })
     }
 }
 
@@ -265,6 +268,10 @@ fn known_besides(
         decisions: decisions.iter().filter(|decision| !reported.contains(decision)).copied().collect(),
         manifests: others.take(GENERATIONS_TOLD_MAX).filter_map(|id| directory.manifest(id).ok()).collect(),
     })
+}
+
+fn not_copied(error: CopyError) -> Refusal {
+    Refusal { errno: Errno::EIO as u32, why: error.to_string() }
 }
 
 /// It knows of lives that the launcher does not.

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use ckpt_glue::protection::nodes::Refusal;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
 
 use super::super::limits::COPY_GRACE;
-use super::super::nodes::wire::{Membership, NodeTask, Refusal};
+use super::super::nodes::wire::{Membership, NodeTask};
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use ckpt_glue::protection::nodes::Refusal;
 use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
@@ -11,7 +12,7 @@ use store::protect::{Group, ProtectError};
 use transport::Rank;
 
 use super::super::super::limits::PROTECTOR_PATIENCE;
-use super::super::super::nodes::wire::{BEYOND_REPAIR, Budget, NodeDone, NodeTask, Rebuilt, Refusal};
+use super::super::super::nodes::wire::{Budget, NodeDone, NodeTask, Rebuilt};
 use super::super::super::watch;
 use super::super::Site;
 
@@ -124,7 +125,7 @@ fn refusal(error: &ProtectorError) -> Refusal {
     let errno = match error {
         ProtectorError::Store(error) | ProtectorError::Protect(ProtectError::Store(error)) => error.errno(),
         ProtectorError::Protect(ProtectError::TooManyLost { silent, .. }) if silent.is_empty() => {
-            BEYOND_REPAIR
+            Refusal::BEYOND_REPAIR
         }
         ProtectorError::Silent { .. } | ProtectorError::Stuck { .. } => Errno::ETIMEDOUT as u32,
         _ => Errno::EIO as u32,

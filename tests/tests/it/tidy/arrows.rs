@@ -21,9 +21,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("stillwire-process", &[]),
     // Arithmetic over slices alone.
     ("stillwire-parity", &[]),
-    // What is decided about a job, and the names of its things.
+    // Decisions about a job, and the names that they use.
     ("stillwire-ckpt-glue", &["stillwire-nic-freeze", "stillwire-tag", "stillwire-transport"]),
-    // Of what is decided it knows the names.
+    // Takes the names of jobs, generations and images from there.
     (
         "stillwire-store",
         &[

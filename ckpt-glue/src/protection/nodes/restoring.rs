@@ -1,0 +1,287 @@
+//! Before a life begins: the survey of the nodes' committed generations, the choice of the one to begin from, and its rebuild (R28).
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use transport::{Instant, Life};
+
+use super::super::restore::{Choice, Judged, RestorePlan, Terms};
+use super::super::verdict::{Finding, GenerationVerdict};
+use super::machine::Nodes;
+use super::rebuilding::{Older, Rebuilding};
+use super::round::Round;
+use super::{Answer, Event, Found, Output, Question, Refusal, Refused, Report, Survey};
+use crate::names::{GenerationId, NodeIndex};
+use crate::sabotage::Rule;
+
+/// The state of a life that is about to begin.
+#[derive(Clone, Debug)]
+pub(super) struct Restoring {
+    survey: Survey,
+    plan: RestorePlan,
+    /// The findings of the last survey, by node, while the shell reads the records that came with them.
+    unread: Option<(BTreeMap<NodeIndex, Vec<Found>>, Refused)>,
+    /// By node: why the images of each generation cannot be restored there.
+    problems: BTreeMap<NodeIndex, Vec<Option<String>>>,
+    /// Why the last repair failed.
+    failures: BTreeMap<GenerationId, Refused>,
+    /// When progress of rebuilt or brought images is reported.
+    progress: Option<Instant>,
+}
+
+impl Restoring {
+    pub(super) fn counter(&self) -> u32 {
+        self.survey.counter
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.progress
+    }
+
+    /// Its protector is gone with it.
+    pub(super) fn lose_keeper(&mut self) {
+        self.plan.set_can_rebuild(false);
+    }
+
+    fn terms(&self) -> Terms {
+        self.survey.terms
+    }
+
+    fn report(&self, nodes: u32, generation: GenerationId, verdict: GenerationVerdict) -> Report {
+        let place = self.plan.generations().iter().position(|known| *known == generation);
+        let problem = |node: NodeIndex| {
+            let Some(of_node) = self.problems.get(&node) else {
+                return Some((node, "its directory cannot be read".into()));
+            };
+            of_node.get(place?)?.clone().map(|problem| (node, problem))
+        };
+        let problems = (0..nodes).map(NodeIndex).filter_map(problem).collect();
+        let failure = self.failures.get(&generation).cloned().unwrap_or_default();
+        Report { generation, verdict, problems, failure }
+    }
+}
+
+impl<D> Nodes<D> {
+    /// The store has been fenced.
+    pub(super) fn begin_survey(&mut self, now: Instant, survey: Survey) {
+        let plan =
+            RestorePlan::new(self.settings.nodes, self.settings.groups.clone(), survey.generations.clone());
+        self.restoring = Some(Restoring {
+            survey,
+            plan,
+            unread: None,
+            problems: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            progress: None,
+        });
+        self.base = None;
+        self.survey(now);
+    }
+
+    /// Asks all nodes; those whose keepers are missing, when they come.
+    pub(super) fn survey(&mut self, now: Instant) {
+        let Some(restoring) = &mut self.restoring else { return };
+        (restoring.unread, restoring.progress) = (None, None);
+        self.rounds.clear();
+        self.ask_all(now, Question::Survey, None);
+    }
+
+    pub(super) fn end_survey(&mut self, round: Round<D>) {
+        let Some(restoring) = &mut self.restoring else { return };
+        let (mut found, mut details) = (BTreeMap::new(), BTreeMap::new());
+        for (node, (answer, detail)) in round.answers {
+            if let Answer::Surveyed(of_node) = answer {
+                found.insert(node, of_node);
+            }
+            details.insert(node, detail);
+        }
+        restoring.unread = Some((found, round.refused));
+        self.push(Output::Surveyed { answers: details });
+    }
+
+    pub(super) fn records_mended(&mut self, now: Instant, generations: Vec<GenerationId>) {
+        if let Some(restoring) = &mut self.restoring {
+            restoring.plan.set_generations(generations);
+        }
+        self.survey(now);
+    }
+
+    /// `ahead`: nodes whose decisions contradict the job's.
+    pub(super) fn records_agree(&mut self, now: Instant, ahead: Refused) {
+        let Some(restoring) = &mut self.restoring else { return };
+        let Some((found, mut refused)) = restoring.unread.take() else { return };
+        refused.extend(ahead);
+        if let Some((node, refusal)) = refused.first_key_value()
+            && restoring.survey.is_first
+        {
+            let (node, refusal) = (*node, refusal.clone());
+            return self.push(Output::Unfit(node, refusal));
+        }
+        let mut findings = BTreeMap::new();
+        restoring.problems.clear();
+        for (node, of_node) in found {
+            findings.insert(node, of_node.iter().map(Found::finding).collect::<Vec<Finding>>());
+            restoring.problems.insert(node, of_node.into_iter().map(|found| found.problem).collect());
+        }
+        if self.settings.sabotage.is_out(Rule::LossIgnored) {
+            findings.values_mut().flatten().for_each(|finding| *finding = Finding::WHOLE);
+        }
+        restoring.plan.surveyed(findings);
+        let opens = !restoring.plan.can_rebuild();
+        if !refused.is_empty() {
+            self.report(Event::Refused(Question::Survey, refused));
+        }
+        if self.has_groups() && opens { self.open_protectors(now) } else { self.choose(now) }
+    }
+
+    /// For the life to come, whose number changes whenever protectors have to find each other: one that was started again must not be taken for the one
+    /// before it. Only equality counts, so the random number's successor is as good as another random number.
+    fn open_protectors(&mut self, now: Instant) {
+        let Some(Restoring { survey, .. }) = &mut self.restoring else { return };
+        survey.nonce = survey.nonce.wrapping_add(1);
+        let life = Life { counter: survey.counter, nonce: survey.nonce };
+        self.ask_all(now, Question::Open(life), Some(self.settings.times.answer));
+    }
+
+    pub(super) fn end_opening(&mut self, now: Instant, life: Life, round: Round<D>) {
+        if !round.refused.is_empty() {
+            return self.do_without_protectors(now, round);
+        }
+        self.report(Event::Opened(round.into_details()));
+        self.ask_all(now, Question::Meet(life), Some(self.settings.times.answer));
+    }
+
+    pub(super) fn end_meeting(&mut self, now: Instant, round: Round<D>) {
+        if !round.refused.is_empty() {
+            return self.do_without_protectors(now, round);
+        }
+        if let Some(restoring) = &mut self.restoring {
+            restoring.plan.set_can_rebuild(true);
+        }
+        self.choose(now);
+    }
+
+    /// Nothing is protected or rebuilt, and the job goes on.
+    fn do_without_protectors(&mut self, now: Instant, round: Round<D>) {
+        self.report(Event::Refused(round.question, round.refused));
+        self.choose(now);
+    }
+
+    /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first. For a repair alone all of them are.
+    fn choose(&mut self, now: Instant) {
+        let nodes = self.settings.nodes;
+        let never_rebuilds = self.settings.sabotage.is_out(Rule::NeverRebuilt);
+        let Some(restoring) = &mut self.restoring else { return };
+        if never_rebuilds {
+            restoring.plan.set_can_rebuild(false);
+        }
+        let (choice, judged) = restoring.plan.choose(restoring.terms());
+        let judged = judged
+            .into_iter()
+            .map(|Judged { generation, verdict }| restoring.report(nodes, generation, verdict))
+            .collect();
+        let progress = now + self.settings.times.progress_every;
+        match &choice {
+            Choice::Repair { generation, .. } => {
+                restoring.plan.begin_repair(*generation);
+                restoring.progress = Some(progress);
+            }
+            Choice::Fetch { .. } => {
+                restoring.plan.begin_fetch();
+                restoring.progress = Some(progress);
+            }
+            Choice::Begin { .. } => {}
+        }
+        self.report(Event::Judged(judged));
+        match choice {
+            Choice::Repair { generation, nodes } => {
+                self.report(Event::Repairing(generation, nodes.clone()));
+                self.ask(now, Question::Repair(generation), None, &nodes);
+            }
+            Choice::Fetch { generation, nodes } => {
+                self.report(Event::Fetching(generation, nodes.clone()));
+                let silent = self.settings.times.fetch_silent;
+                self.ask(now, Question::Fetch(generation), Some(silent), &nodes);
+            }
+            Choice::Begin { from, is_protected } => self.begin_life(from, is_protected),
+        }
+    }
+
+    pub(super) fn end_repair(&mut self, now: Instant, generation: GenerationId, round: Round<D>) {
+        let Some(restoring) = &mut self.restoring else { return };
+        let are_beyond = round.refused.iter().filter(|(_, refusal)| refusal.errno == Refusal::BEYOND_REPAIR);
+        let beyond: BTreeSet<NodeIndex> = are_beyond.map(|(node, _)| *node).collect();
+        if !round.refused.is_empty() {
+            restoring.failures.insert(generation, round.refused.clone());
+        }
+        restoring.plan.end_repair(generation, beyond, !round.answers.is_empty());
+        let counter = restoring.counter();
+        if !round.refused.is_empty() {
+            self.report(Event::Refused(round.question, round.refused.clone()));
+        }
+        self.report(Event::Rebuilt { generation, answers: round.into_details(), is_before_life: true });
+        self.push(Output::Busy { counter });
+        self.survey(now);
+    }
+
+    pub(super) fn end_fetch(&mut self, now: Instant, generation: GenerationId, round: Round<D>) {
+        let Some(restoring) = &mut self.restoring else { return };
+        // Any other failure is likely to come again.
+        let may_retry = round.refused.values().all(|refusal| refusal.errno == Refusal::GONE);
+        restoring.plan.end_fetch(generation, may_retry);
+        let counter = restoring.counter();
+        if !round.refused.is_empty() {
+            self.report(Event::Refused(round.question, round.refused.clone()));
+        }
+        self.report(Event::Fetched(generation, round.into_details()));
+        self.push(Output::Busy { counter });
+        self.survey(now);
+    }
+
+    /// Rebuilding and bringing take their time, and their progress is reported. They end, for no protector waits for ever.
+    pub(super) fn report_progress(&mut self, now: Instant) {
+        let is_under_way = self
+            .rounds
+            .iter()
+            .any(|round| matches!(round.question, Question::Repair(_) | Question::Fetch(_)));
+        let every = self.settings.times.progress_every;
+        let Some(restoring) = &mut self.restoring else { return };
+        if restoring.progress.is_none_or(|due| due > now) {
+            return;
+        }
+        restoring.progress = is_under_way.then_some(now + every);
+        let counter = restoring.counter();
+        if is_under_way {
+            self.push(Output::Busy { counter });
+        }
+    }
+
+    /// Generations older than the one that the life begins from, which are kept, and of which nodes have lost something.
+    fn older_to_rebuild(&mut self, restoring: &Restoring, chosen: GenerationId) -> VecDeque<Older> {
+        let mut older = VecDeque::new();
+        for generation in restoring.plan.generations().iter().copied().filter(|older| *older < chosen) {
+            match restoring.plan.judge(generation, restoring.terms()) {
+                GenerationVerdict::Repairable(lost) => older.push_back(Older { generation, lost }),
+                verdict @ GenerationVerdict::Lost { .. } => {
+                    let report = restoring.report(self.settings.nodes, generation, verdict);
+                    self.report(Event::NotRebuildable(report));
+                }
+                GenerationVerdict::Whole | GenerationVerdict::Bare | GenerationVerdict::Fetchable(_) => {}
+            }
+        }
+        older
+    }
+
+    fn begin_life(&mut self, from: Option<GenerationId>, is_protected: bool) {
+        let Some(restoring) = self.restoring.take() else { return };
+        let older = match from.filter(|_| !restoring.terms().is_repair) {
+            Some(chosen) => self.older_to_rebuild(&restoring, chosen),
+            None => VecDeque::new(),
+        };
+        self.rebuilding = Rebuilding::new(older);
+        self.base = from.filter(|_| is_protected);
+        let life = Life { counter: restoring.survey.counter, nonce: restoring.survey.nonce };
+        self.push(Output::Begin { life, from, is_protected });
+    }
+}
