@@ -120,6 +120,7 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
   checkpoint at once
   crash rank 2                             or: crash cause, crash other 1
   switch off node 1 for 5ms                or: node of cause, node of other 1
+  destroy node 1 for 5ms                   and its own directory, where nodes have any
   power loss after 12 writes for 5ms       of the node with the job's directory
   partition nodes 0 and 1 for 5ms
   rail 0 of rank 2 dead for 5ms

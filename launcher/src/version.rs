@@ -10,7 +10,7 @@ pub const VERSION: &str = match core::str::from_utf8(&TEXT) {
 const PROGRAM: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
 
 /// Where all of it is defined.
-const WORDS: [&[u8]; 28] = [
+const WORDS: [&[u8]; 29] = [
     include_bytes!("wire.rs"),
     include_bytes!("nodes/wire.rs"),
     include_bytes!("flush/wire.rs"),
@@ -27,6 +27,7 @@ const WORDS: [&[u8]; 28] = [
     include_bytes!("../../ckpt-glue/src/pmi/member.rs"),
     include_bytes!("../../ckpt-glue/src/pmi/spawn.rs"),
     include_bytes!("../../ckpt-glue/src/protection/late.rs"),
+    include_bytes!("../../ckpt-glue/src/protection/nodes/mod.rs"),
     include_bytes!("../../copies/src/pack.rs"),
     include_bytes!("../../copies/src/parts.rs"),
     include_bytes!("../../protector/src/api.rs"),

@@ -45,6 +45,8 @@ kinds! {
     ProcessCrash = "process_crash",
     /// A node lost power: its processes, its keeper, unsynced data of its disk.
     NodeCrash = "node_crash",
+    /// The directory of a node was lost for good.
+    NodeLost = "node_lost",
     /// A process died between freeze and thaw.
     CrashInFreeze = "crash_in_freeze",
     /// A process died while its image was being written.

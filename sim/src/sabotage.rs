@@ -108,7 +108,11 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::BeginsAnew
             | ckpt_glue::Rule::LifeReuse
             | ckpt_glue::Rule::PmiAhead
-            | ckpt_glue::Rule::RailsUndecided => None,
+            | ckpt_glue::Rule::RailsUndecided
+            | ckpt_glue::Rule::Unprotected
+            | ckpt_glue::Rule::SealRefused
+            | ckpt_glue::Rule::LossIgnored
+            | ckpt_glue::Rule::NeverRebuilt => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -173,8 +177,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            21,
-            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails"
+            25,
+            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

@@ -38,6 +38,10 @@ pub enum Violation {
     CommittedWithoutImage { generation: Generation, rank: u32 },
     /// A commit record names images of different cuts.
     CommittedMixed { generation: Generation, rank: u32, own: Generation },
+    /// A generation was committed although a node did not hold what it keeps of it for the others.
+    CommittedUnprotected { generation: Generation, node: u32 },
+    /// A life was decided from a generation of which a node had lost its images.
+    DecidedWithoutImages { generation: Generation, node: u32 },
     /// The store counted lives otherwise than the job.
     LifeCounter { expected: u32, found: u32 },
     /// A generation was committed twice.

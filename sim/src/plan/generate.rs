@@ -11,6 +11,7 @@ use crate::network::NetworkConditions;
 
 /// Streams of a seed, by purpose.
 const STREAM_PLAN: u64 = 1;
+const STREAM_NODE_DISKS: u64 = 5;
 
 /// Frames after which everything planned by frames has happened: a little before a history's least length.
 const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
@@ -33,6 +34,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         seed,
         ranks,
         nodes,
+        losses: 0,
         ports: if random.percent(20) { 2 } else { 1 },
         rails: if random.percent(35) { 2 } else { 1 },
         mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
@@ -72,6 +74,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     plan.pulls = plan.auth == Auth::Off && random.percent(40);
     changes_of_rails(random, &mut plan);
     unreadable(random, &mut plan);
+    node_disks(seed, &mut plan);
     plan
 }
 
@@ -243,6 +246,34 @@ fn unreadable(random: &mut Random, plan: &mut Plan) {
         let lasts = random.log_between(MILLI, 20 * MILLI);
         plan.steps.push(Step { when, action: Action::Unreadable { lasts } });
     }
+}
+
+/// Nodes with directories of their own, and the loss of some. Drawn from a stream of its own, so that the other draws of a seed stay as they are.
+fn node_disks(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_NODE_DISKS);
+    if plan.nodes < 2 || !random.percent(40) {
+        return;
+    }
+    plan.losses = if plan.nodes > 3 && random.percent(30) { 2 } else { 1 };
+    // Of nodes that cannot be read, the lost ones are the case here.
+    plan.steps.retain(|step| !matches!(step.action, Action::Unreadable { .. }));
+    for _ in 0..random.between(1, 3) {
+        let when = match random.below(4) {
+            0 => When::On {
+                moment: Moment::Committing,
+                nth: below(random, 3),
+                after: random.below(plan.write_ns_max),
+            },
+            1 => When::On { moment: Moment::Decided, nth: below(random, 2), after: random.below(MILLI) },
+            _ => at_frames(random),
+        };
+        let action = Action::DestroyNode { node: node(random, plan), down: down(random) };
+        plan.steps.push(Step { when, action });
+    }
+}
+
+fn below(random: &mut Random, bound: u64) -> u32 {
+    u32::try_from(random.below(bound)).unwrap_or(0)
 }
 
 /// All ranks go over another NIC, and another.

@@ -73,6 +73,14 @@ pub enum Action {
         /// Time until it runs again.
         down: Nanos,
     },
+    /// A node's own directory is lost for good, and the node loses power; it is back, empty, after `down`. If the newest committed generation would not
+    /// survive that by what its commit has promised, the node only loses power.
+    DestroyNode {
+        /// The node.
+        node: u32,
+        /// Time until it runs again.
+        down: Nanos,
+    },
     /// The head node loses power in the middle of a write: at the changing operation after so many further ones.
     PowerLoss {
         /// Changing operations until then.
@@ -201,6 +209,8 @@ pub struct Plan {
     pub ranks: u32,
     /// Nodes.
     pub nodes: u32,
+    /// Nodes have directories of their own, and this many of them may be lost; 0: one directory for all, on the head node.
+    pub losses: u32,
     /// Ports of each rank.
     pub ports: u32,
     /// Rails of each port.

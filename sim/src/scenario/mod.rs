@@ -76,6 +76,7 @@ pub fn plain() -> Plan {
         seed: 0,
         ranks: 4,
         nodes: 2,
+        losses: 0,
         ports: 1,
         rails: 1,
         mode: Mode::Instant,

@@ -39,7 +39,7 @@ const WRITES_MAX: u64 = 1 << 32;
 pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     let mut scenario = Scenario { expectations: Vec::new(), seeds: 1, plan: plain() };
     // Checked once all lines are read, so that the order of lines has no meaning.
-    let mut nodes_line = 0;
+    let (mut nodes_line, mut losses_line) = (0, 0);
     let mut read: Vec<&str> = Vec::new();
     if text.len() > TEXT_BYTES_MAX {
         let (expected, found) = (format!("at most {TEXT_BYTES_MAX} bytes"), format!("{}", text.len()));
@@ -85,12 +85,18 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
                 read.push(name);
                 if name == "nodes" || name == "ranks" {
                     nodes_line = line;
+                } else if name == "losses" {
+                    losses_line = line;
                 }
             }
         }
         words.end()?;
     }
-    let Plan { ranks, nodes, .. } = scenario.plan;
+    let Plan { ranks, nodes, losses, .. } = scenario.plan;
+    if losses >= nodes && losses > 0 {
+        let expected = format!("fewer losses than nodes ({nodes})");
+        return Err(ScenarioError { line: losses_line, expected, found: format!("{losses}") });
+    }
     if nodes > ranks {
         let expected = format!("at most as many nodes as ranks ({ranks})");
         return Err(ScenarioError { line: nodes_line, expected, found: format!("{nodes}") });
@@ -128,6 +134,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "seed" => plan.seed = words.number("a seed", 0..=u64::MAX)?,
         "ranks" => plan.ranks = words.small_number("ranks", 2..=ranks_max)?,
         "nodes" => plan.nodes = words.small_number("nodes", 1..=ranks_max)?,
+        "losses" => plan.losses = words.small_number("nodes that may be lost", 0..=ranks_max - 1)?,
         "ports" => plan.ports = words.small_number("ports", 1..=PORTS_MAX)?,
         "rails" => plan.rails = words.small_number("rails", 1..=RAILS_MAX)?,
         "frame-bytes" => plan.frame_bytes_max = words.small_number("bytes", FRAME_BYTES)?,
@@ -282,6 +289,10 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             let node = if words.has("of") { somebody(words)? } else { Which::Number(node(words)?) };
             Action::CrashNode { node, down: lasts(words)? }
         }
+        Some("destroy") => {
+            words.all("node")?;
+            Action::DestroyNode { node: node(words)?, down: lasts(words)? }
+        }
         Some("power") => {
             words.all("loss")?;
             Action::PowerLoss { after: after_writes(words)?, down: lasts(words)? }
@@ -338,7 +349,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
 }
 
 const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', \
-                       'crash other N', 'switch off node N for TIME', 'power loss after N writes for TIME', \
+                       'crash other N', 'switch off node N for TIME', 'destroy node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
                        'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', \

@@ -16,9 +16,15 @@ const fn setting(name: &'static str, usual: &'static str, meaning: &'static str)
 }
 
 /// All but the seed, which has two forms.
-pub const SETTINGS: [Setting; 20] = [
+pub const SETTINGS: [Setting; 21] = [
     setting("ranks", "4", ""),
     setting("nodes", "2", ""),
+    setting(
+        "losses",
+        "0",
+        "nodes have directories of their own, protect each other, and this\n\
+         many may be lost; 0: one directory for all",
+    ),
     setting("ports", "1", "of each rank"),
     setting("rails", "1", "of each port"),
     setting(

@@ -21,6 +21,7 @@ pub fn write_plan(plan: &Plan) -> String {
         seed,
         ranks,
         nodes,
+        losses,
         ports,
         rails,
         mode,
@@ -45,6 +46,7 @@ pub fn write_plan(plan: &Plan) -> String {
         ("seed", plan.seed, seed),
         ("ranks", plan.ranks.into(), ranks.into()),
         ("nodes", plan.nodes.into(), nodes.into()),
+        ("losses", plan.losses.into(), losses.into()),
         ("ports", plan.ports.into(), ports.into()),
         ("rails", plan.rails.into(), rails.into()),
         ("frame-bytes", plan.frame_bytes_max.into(), frame_bytes_max.into()),
@@ -180,6 +182,7 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::CrashNode { node, down } => {
             write!(f, "switch off {} for {}", which(node, "node"), duration(down))
         }
+        Action::DestroyNode { node, down } => write!(f, "destroy node {node} for {}", duration(down)),
         Action::PowerLoss { after, down } => {
             write!(f, "power loss after {after} writes for {}", duration(down))
         }

@@ -19,6 +19,7 @@ fn chances(conditions: &mut NetworkConditions) -> [&mut u16; 5] {
 fn lasting(action: &mut Action) -> Option<&mut Nanos> {
     match action {
         Action::CrashNode { down: lasts, .. }
+        | Action::DestroyNode { down: lasts, .. }
         | Action::PowerLoss { down: lasts, .. }
         | Action::Partition { lasts, .. }
         | Action::RailDown { lasts, .. }
@@ -56,15 +57,20 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.drift = plain.drift);
         self.take_with(|plan| plan.auth = plain.auth);
         self.take_with(|plan| plan.mode = plain.mode);
+        self.take_with(|plan| plan.losses = plain.losses);
         self.take_with(|plan| plan.rails = 1);
         self.take_with(|plan| plan.ports = 1);
         for ranks in 2..self.best.ranks {
-            if self.take_with(|plan| (plan.ranks, plan.nodes) = (ranks, plan.nodes.min(ranks))) {
+            if self.take_with(|plan| {
+                plan.ranks = ranks;
+                plan.nodes = plan.nodes.min(ranks);
+                plan.losses = plan.losses.min(plan.nodes - 1);
+            }) {
                 break;
             }
         }
         for nodes in 1..self.best.nodes {
-            if self.take_with(|plan| plan.nodes = nodes) {
+            if self.take_with(|plan| (plan.nodes, plan.losses) = (nodes, plan.losses.min(nodes - 1))) {
                 break;
             }
         }

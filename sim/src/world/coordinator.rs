@@ -2,12 +2,14 @@
 
 use ckpt_glue::control::{Decision, ImageReport, Source};
 use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output};
+use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::{Beginning, Ending};
 use ckpt_glue::{GenerationId, Job, JobConfig, Layout};
 use transport::Rank;
 
 use super::event::{Endpoint, Event, Task};
+use super::node_disks::NodesShell;
 use super::process::NEVER;
 use super::{JOB, World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
@@ -33,6 +35,8 @@ pub(crate) struct JobShell {
     pub(crate) number: u32,
     pub(crate) machine: Job,
     timer_at: Nanos,
+    /// Where nodes have directories of their own.
+    pub(crate) nodes: Option<NodesShell>,
     /// Commits of lives with a counter below this are refused.
     refuse_below: u32,
 }
@@ -66,8 +70,11 @@ impl World {
         let number = self.jobs_started;
         self.jobs_started += 1;
         let now = self.head_time();
+        let nodes = self.new_nodes();
         match Job::new(settings, now) {
-            Ok(machine) => self.job = Some(JobShell { number, machine, timer_at: NEVER, refuse_below: 0 }),
+            Ok(machine) => {
+                self.job = Some(JobShell { number, machine, timer_at: NEVER, nodes, refuse_below: 0 });
+            }
             Err(error) => {
                 let message = error.to_string();
                 self.judges.report(Violation::Panic { message });
@@ -124,6 +131,7 @@ impl World {
                     if let Some(job) = &mut self.job {
                         job.refuse_below = job.refuse_below.max(refuse_below);
                     }
+                    self.feed_nodes(number, NodesInput::LifeOver);
                     let delay = self.timing.below(FENCE_STORE_MAX);
                     self.task_after(delay, Task::StoreFenced { job: number, counter });
                 }
@@ -132,12 +140,14 @@ impl World {
                     self.task_after(delay, Task::DecisionWritten { job: number, decision });
                 }
                 Output::WriteCommit { generation, images } => {
-                    let delay = self.timing.below(self.plan.write_ns_max);
-                    self.task_after(delay, Task::CommitWritten { job: number, generation, images });
-                    self.moment(Moment::Committing, None);
+                    if self.has_node_disks() {
+                        self.feed_nodes(number, NodesInput::Written { generation, images });
+                    } else {
+                        self.begin_commit(number, generation, images);
+                    }
                 }
-                Output::Collect { .. } => self.collect(),
-                Output::Event(event) => self.on_job_event(&event),
+                Output::Collect { .. } => self.collect(number),
+                Output::Event(event) => self.on_job_event(number, &event),
                 Output::Over(report) => {
                     trace!(self.trace, self.queue.now(), Actor::Coordinator, "over: {:?}", report.ending);
                     self.job = None;
@@ -163,7 +173,13 @@ impl World {
         }
     }
 
-    fn on_job_event(&mut self, event: &JobEvent) {
+    pub(crate) fn begin_commit(&mut self, job: u32, generation: GenerationId, images: Vec<ImageReport>) {
+        let delay = self.timing.below(self.plan.write_ns_max);
+        self.task_after(delay, Task::CommitWritten { job, generation, images });
+        self.moment(Moment::Committing, None);
+    }
+
+    fn on_job_event(&mut self, job: u32, event: &JobEvent) {
         trace!(self.trace, self.queue.now(), Actor::Coordinator, "{event:?}");
         match event {
             JobEvent::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
@@ -176,9 +192,11 @@ impl World {
                 self.asking = false;
                 let generation = Generation { life: self.life_number, epoch: epoch.0 };
                 self.judges.naming.abandoned(generation);
+                self.feed_nodes(job, NodesInput::CheckpointFailed);
             }
             JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. })
             | JobEvent::LifeBegun { .. } => self.asking = false,
+            JobEvent::AllRunning { .. } => drop(self.feed_nodes(job, NodesInput::AllRunning)),
             _ => {}
         }
     }
@@ -231,6 +249,10 @@ impl World {
 
     pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {
         let nonce = self.timing.bits();
+        if self.has_node_disks() {
+            let Some(generations) = self.committed_generations() else { return };
+            return self.survey_nodes(job, counter, nonce, generations);
+        }
         let Some(newest) = self.newest_committed() else { return };
         let committed = newest.is_some();
         let newest = newest.filter(|_| self.queue.now() >= self.unreadable_until);
@@ -250,6 +272,9 @@ impl World {
                 if decision.life.counter > 1 {
                     self.moment(Moment::Decided, None);
                 }
+                if self.feed_nodes(job, NodesInput::Decided(decision.life)) {
+                    return;
+                }
                 Input::DecisionDurable { life: decision.life }
             }
             Some(Err(errno)) => Input::DecisionFailed { life: decision.life, errno },
@@ -264,6 +289,7 @@ impl World {
             Input::CommitFailed { generation, errno: 1 }
         } else {
             match self.store_commit(generation, images) {
+                Some(Ok(())) if self.feed_nodes(job, NodesInput::Committed(generation)) => return,
                 Some(Ok(())) => Input::CommitDurable(generation),
                 Some(Err(errno)) => Input::CommitFailed { generation, errno },
                 None => return,

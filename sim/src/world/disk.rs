@@ -151,6 +151,7 @@ impl World {
         let outcome = self.outcome("image", written)?;
         Some(outcome.map(|summary| {
             self.images.push((id, rank, image.generation));
+            self.note_image(life, Epoch(epoch), rank);
             (summary.digest, summary.bytes)
         }))
     }
@@ -186,7 +187,10 @@ impl World {
             .begin_generation(id)
             .and_then(|()| self.directory.write_image(id, rank, &sections));
         let outcome = self.outcome("image of an ended rank", written)?;
-        Some(outcome.map(|summary| (summary.digest, summary.bytes)))
+        Some(outcome.map(|summary| {
+            self.note_image(generation.life, generation.epoch, rank);
+            (summary.digest, summary.bytes)
+        }))
     }
 
     pub(crate) fn store_commit(&mut self, generation: GenerationId, images: &[ImageReport]) -> Outcome<()> {
@@ -213,6 +217,9 @@ impl World {
         };
         if outcome.is_ok() {
             self.judge_commit(id);
+            if let Some(judged) = self.judged(id) {
+                self.judge_protected(generation, judged);
+            }
         }
         Some(outcome)
     }
@@ -256,6 +263,9 @@ impl World {
         {
             self.judge_commit(id);
         }
+        if let (Ok(_), Some(generation), Some(judged)) = (&outcome, decision.restore, restore) {
+            self.judge_rebuilt(generation, judged);
+        }
         Some(outcome.map(|written| {
             self.life_number += 1;
             let who = Actor::Coordinator;
@@ -281,6 +291,21 @@ impl World {
         Some(manifest.map(|m| GenerationId { life: m.generation.life, epoch: m.generation.epoch }))
     }
 
+    /// All committed generations, newest first; `None`: the power went out.
+    pub(crate) fn committed_generations(&mut self) -> Option<Vec<GenerationId>> {
+        let listed = self.directory.generations();
+        let listed = self.outcome("list of generations", listed)?.unwrap_or_default();
+        let committed = listed.into_iter().filter(|found| found.state == GenerationState::Committed);
+        let mut committed: Vec<GenerationId> = committed.map(|found| found.id).collect();
+        committed.sort_unstable_by(|one, other| other.cmp(one));
+        Some(committed)
+    }
+
+    /// The judges' name of a generation.
+    pub(crate) fn judged_generation(&self, generation: GenerationId) -> Option<Generation> {
+        self.judged(self.key(generation.life, generation.epoch))
+    }
+
     /// Counter of the newest decision on disk.
     pub(crate) fn newest_counter(&mut self) -> u32 {
         match self.directory.newest_decision() {
@@ -289,11 +314,16 @@ impl World {
         }
     }
 
-    pub(crate) fn collect(&mut self) {
+    pub(crate) fn collect(&mut self, job: u32) {
         let Some(life) = self.lives.last().copied() else { return };
         let collected = self.directory.collect(life, KEEP, &[]);
         match self.outcome("collect", collected) {
-            Some(Ok(_)) => self.collections_missed = 0,
+            Some(Ok(_)) => {
+                self.collections_missed = 0;
+                if let Some(kept) = self.committed_generations() {
+                    self.nodes_collect(job, kept);
+                }
+            }
             Some(Err(_)) | None => self.collections_missed += 1,
         }
     }

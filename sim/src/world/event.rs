@@ -1,6 +1,7 @@
 //! The events of a world.
 
 use ckpt_glue::control::{Decision, ExitedRecord, ImageReport};
+use ckpt_glue::protection::nodes::{Answer, Question, Refusal};
 use ckpt_glue::{Control, ExitStatus, GenerationId};
 use transport::{Life, Rank};
 
@@ -21,6 +22,8 @@ pub(crate) enum Event {
     JobTimer(u32),
     /// The timer of this keeper may have run out.
     KeeperTimer(u32),
+    /// The timer of the nodes' machine of the coordinator with this number may have run out.
+    NodesTimer(u32),
     /// Something that happens rarely: its place in the table of tasks.
     Task(u32),
 }
@@ -37,6 +40,7 @@ impl Event {
             Event::JobTimer(job) => (5, job),
             Event::KeeperTimer(keeper) => (6, keeper),
             Event::Task(place) => (7, place),
+            Event::NodesTimer(job) => (8, job),
         };
         kind << 32 | u64::from(subject)
     }
@@ -98,6 +102,14 @@ pub(crate) enum Task {
     NodeUp { node: u32 },
     /// The keeper's connection to its coordinator is gone: it ends its ranks and itself.
     KeeperOrphaned { keeper: u32 },
+    /// The launcher sees that a keeper has connected.
+    KeeperConnects { keeper: u32 },
+    /// The launcher sees that the connection to a keeper has ended.
+    KeeperDisconnected { keeper: u32 },
+    /// A keeper has worked off a question about its node's directory.
+    NodeWorks { keeper: u32, number: u64, question: Question },
+    /// Its answer reaches the launcher.
+    NodeAnswers { keeper: u32, number: u64, answer: Box<Result<Answer, Refusal>> },
     /// The launcher starts a keeper on a node whose keeper is gone.
     KeeperAgain { node: u32, job: u32 },
     /// An operator starts the job again.

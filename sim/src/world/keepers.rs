@@ -37,6 +37,10 @@ impl World {
         let machine = Keeper::new(JOB, NodeIndex(node), self.sabotage.glue());
         self.keepers.push(KeeperShell { node, job, alive: true, machine, timer_at: NEVER });
         let number = u32::try_from(self.keepers.len() - 1).unwrap_or(u32::MAX);
+        if self.has_node_disks() {
+            let delay = 1 + self.timing.below(self.plan.control_ns_max);
+            self.task_after(delay, Task::KeeperConnects { keeper: number });
+        }
         self.run_keeper(number);
     }
 
@@ -161,6 +165,7 @@ impl World {
             return;
         }
         shell.alive = false;
+        self.keeper_gone(keeper);
         let mine = self.processes.iter().filter(|p| p.keeper == keeper && p.is_alive());
         for process in mine.map(|p| p.number).collect::<Vec<_>>() {
             self.bury(process);

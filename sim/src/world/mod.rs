@@ -6,6 +6,7 @@ mod disk;
 mod event;
 mod image;
 mod keepers;
+mod node_disks;
 mod port_freeze;
 mod process;
 mod progress;
@@ -18,8 +19,10 @@ mod tasks;
 mod tx_fast_path;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ckpt_glue::GenerationId;
 use ckpt_glue::recovery::Beginning;
 use store::{JobDirectory, Memory};
 use transport::{AuthLevel, Epoch, JobId, JobKey, Life, Port, PortConfig, PortId, Rank};
@@ -41,6 +44,7 @@ use control::Connection;
 use coordinator::JobShell;
 use event::Event;
 use keepers::KeeperShell;
+use node_disks::NodeDisk;
 use process::Process;
 use station::Station;
 use tasks::Tasks;
@@ -109,6 +113,12 @@ pub struct World {
     directory: JobDirectory<Memory>,
     /// Images that have been written, with the judges' records of them.
     images: Vec<(store::GenerationId, Rank, Generation)>,
+    /// The nodes' own directories, where they have any.
+    node_disks: Vec<NodeDisk>,
+    /// Nodes whose part of the newest committed generation is lost, and since when.
+    gone: BTreeMap<u32, Nanos>,
+    /// When each node has sealed what it keeps of a generation for the others.
+    sealed_at: BTreeMap<(GenerationId, u32), Nanos>,
     partitions: Vec<Partition>,
     /// On their way to another NIC, and bytes of the longest frame of the one that was decided last.
     change: Option<rails::Change>,
@@ -223,6 +233,9 @@ impl World {
             tasks: Tasks::default(),
             directory: disk::new_directory(plan.ranks).expect("an empty disk takes a job's directory"),
             images: Vec::new(),
+            node_disks: vec![NodeDisk::default(); at(plan.nodes)],
+            gone: BTreeMap::new(),
+            sealed_at: BTreeMap::new(),
             partitions: Vec::new(),
             change: None,
             frame_bytes_max,
@@ -327,6 +340,7 @@ impl World {
             Event::Wake(process) => self.on_wake(process),
             Event::Timer(process) => self.on_timer(process),
             Event::JobTimer(job) => self.on_job_timer(job),
+            Event::NodesTimer(job) => self.on_nodes_timer(job),
             Event::KeeperTimer(keeper) => self.on_keeper_timer(keeper),
             Event::Task(place) => self.on_task(place),
         }

@@ -110,6 +110,8 @@ impl World {
                 let ports = (0..self.plan.ports).map(|p| self.new_port(PortId::of_rank(Rank(rank), p), life));
                 Some((Program::new(&self.script, rank), ports.collect()))
             }
+            // Its node was lost since the decision: a fault like any other.
+            Some(generation) if !self.is_image_there(generation, Rank(rank)) => None,
             Some(generation) => match self.read_image(generation, Rank(rank)) {
                 None => return,
                 Some(read) => {

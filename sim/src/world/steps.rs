@@ -124,6 +124,14 @@ impl World {
                 calm_at = now + down;
                 self.crash_node(node, down);
             }
+            Action::DestroyNode { node, down } => {
+                let node = node % self.plan.nodes;
+                calm_at = now + down;
+                if self.may_lose(node) {
+                    self.destroy(node);
+                }
+                self.crash_node(node, down);
+            }
             Action::PowerLoss { after, down } => {
                 self.power_down = down;
                 self.directory.storage().fault_after(after, DiskFault::Crash);
@@ -243,7 +251,12 @@ impl World {
         for process in processes.map(|p| p.number).collect::<Vec<_>>() {
             self.bury(process);
         }
-        self.keepers.iter_mut().filter(|k| k.node == node).for_each(|k| k.alive = false);
+        let keepers =
+            self.keepers.iter().enumerate().filter(|(_, k)| k.node == node && k.alive).map(|(n, _)| n);
+        for keeper in keepers.collect::<Vec<_>>() {
+            self.keepers[keeper].alive = false;
+            self.keeper_gone(u32::try_from(keeper).unwrap_or(u32::MAX));
+        }
         if node == HEAD_NODE {
             if self.job.take().is_some_and(|job| job.machine.status().saving.is_some()) {
                 self.counts.add(Fault::CrashInCommit);

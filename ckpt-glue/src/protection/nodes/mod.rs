@@ -17,6 +17,8 @@ mod rebuilding;
 mod restoring;
 mod round;
 mod sealing;
+#[cfg(test)]
+mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

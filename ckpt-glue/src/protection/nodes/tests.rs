@@ -1,0 +1,337 @@
+use alloc::string::ToString as _;
+use alloc::vec;
+
+use transport::{Epoch, Instant};
+
+use super::*;
+
+const ALL: [u32; 3] = [0, 1, 2];
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn generation(epoch: u32) -> GenerationId {
+    GenerationId { life: Life { counter: 1, nonce: 7 }, epoch: Epoch(epoch) }
+}
+
+fn nodes(all: &[u32]) -> BTreeSet<NodeIndex> {
+    all.iter().copied().map(NodeIndex).collect()
+}
+
+fn whole() -> Found {
+    Found { problem: None, is_whole: true, has_some: true }
+}
+
+fn nothing() -> Found {
+    Found { problem: Some("nothing is here".to_string()), is_whole: false, has_some: false }
+}
+
+fn refusal(errno: u32) -> Refusal {
+    Refusal { errno, why: "it refuses".to_string() }
+}
+
+/// Three nodes of which one may be lost, and the outputs that nobody has looked at yet.
+struct Job {
+    nodes: Nodes<u32>,
+    now: u64,
+}
+
+impl Job {
+    fn new() -> Job {
+        let ms = Duration::from_millis;
+        let group = ProtectionGroup { members: ALL.map(NodeIndex).into(), losses_max: 1 };
+        let settings = Settings {
+            nodes: 3,
+            groups: vec![group],
+            times: Times {
+                answer: ms(100),
+                protect: ms(1000),
+                late: ms(50),
+                fetch_silent: ms(500),
+                progress_every: ms(200),
+            },
+            sabotage: Sabotage::none(),
+        };
+        let mut job = Job { nodes: Nodes::new(settings), now: 0 };
+        for node in ALL {
+            assert_eq!(job.feed(Input::KeeperReady(NodeIndex(node))), []);
+        }
+        job
+    }
+
+    /// A job whose life runs from generation 1, which is whole on all nodes; 2 and 3 are to come.
+    fn running() -> Job {
+        let mut job = Job::new();
+        let number = job.survey(&[1]);
+        job.answer_survey(number, [vec![whole()], vec![whole()], vec![whole()]]);
+        let outputs = job.read_records();
+        let number = job.meet(outputs);
+        let outputs = job.answer(number, &ALL);
+        assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
+        job.feed(Input::AllRunning);
+        job
+    }
+
+    fn feed(&mut self, input: Input<u32>) -> Vec<Output<u32>> {
+        self.nodes.handle(at(self.now), input);
+        self.outputs()
+    }
+
+    fn outputs(&mut self) -> Vec<Output<u32>> {
+        core::iter::from_fn(|| self.nodes.poll_output()).collect()
+    }
+
+    fn wait(&mut self, ms: u64) -> Vec<Output<u32>> {
+        self.now += ms;
+        self.nodes.handle_timeout(at(self.now));
+        self.outputs()
+    }
+
+    fn answer_with(&mut self, number: u64, node: u32, answer: Result<Answer, Refusal>) -> Vec<Output<u32>> {
+        let answer = answer.map(|answer| (answer, node));
+        self.feed(Input::Answered { node: NodeIndex(node), number, answer })
+    }
+
+    fn answer(&mut self, number: u64, all: &[u32]) -> Vec<Output<u32>> {
+        all.iter().flat_map(|node| self.answer_with(number, *node, Ok(Answer::Done))).collect()
+    }
+
+    /// The number of the question.
+    fn survey(&mut self, epochs: &[u32]) -> u64 {
+        let survey = Survey {
+            counter: 2,
+            nonce: 9,
+            generations: epochs.iter().copied().map(generation).collect(),
+            terms: Terms::default(),
+            is_first: false,
+        };
+        let outputs = self.feed(Input::Survey(survey));
+        number(&outputs, Question::Survey, &ALL)
+    }
+
+    fn answer_survey(&mut self, number: u64, found: [Vec<Found>; 3]) {
+        let mut outputs = Vec::new();
+        for (node, found) in (0..).zip(found) {
+            outputs = self.answer_with(number, node, Ok(Answer::Surveyed(found)));
+        }
+        let answers = ALL.map(|node| (NodeIndex(node), node)).into();
+        assert_eq!(outputs, [Output::Surveyed { answers }]);
+    }
+
+    fn read_records(&mut self) -> Vec<Output<u32>> {
+        self.feed(Input::Records(Records::Agree(Refused::new())))
+    }
+
+    /// Opens the protectors. The number of the last question.
+    fn meet(&mut self, outputs: Vec<Output<u32>>) -> u64 {
+        let life = Life { counter: 2, nonce: 10 };
+        let open = number(&outputs, Question::Open(life), &ALL);
+        let outputs = self.answer(open, &ALL);
+        number(&outputs, Question::Meet(life), &ALL)
+    }
+
+    /// Has a generation protected. The number of the question.
+    fn protect(&mut self, epoch: u32, base: Option<u32>) -> u64 {
+        let outputs = self.feed(Input::Written { generation: generation(epoch), images: Vec::new() });
+        number(&outputs, Question::Protect(generation(epoch), base.map(generation)), &ALL)
+    }
+}
+
+/// The number of the last question, which is this one.
+#[track_caller]
+fn number(outputs: &[Output<u32>], question: Question, to: &[u32]) -> u64 {
+    let Some(Output::Ask { number, question: asked, nodes: asked_nodes }) = outputs.last() else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!((*asked, asked_nodes), (question, &nodes(to)), "{outputs:?}");
+    *number
+}
+
+#[test]
+fn a_generation_is_committed_after_all_nodes_have_protected_it() {
+    let mut job = Job::running();
+    let number = job.protect(2, Some(1));
+    assert_eq!(job.answer(number, &[0, 2]), []);
+    let answers = ALL.map(|node| (NodeIndex(node), node)).into();
+    let generation_2 = generation(2);
+    let protected = Output::Protected { generation: generation_2, images: Vec::new(), answers };
+    assert_eq!(job.answer(number, &[1]), [protected]);
+    let outputs = job.feed(Input::Committed(generation_2));
+    let number = self::number(&outputs, Question::Commit(generation_2), &ALL);
+    assert_eq!(job.answer(number, &ALL), [Output::CommitNoted(generation_2)]);
+    // The next one builds upon it, as soon as older ones have been folded and removed.
+    let outputs = job.feed(Input::Collected(vec![generation_2]));
+    let collect = self::number(&outputs, Question::Collect, &ALL);
+    assert_eq!(job.feed(Input::Written { generation: generation(3), images: Vec::new() }), []);
+    let outputs = job.answer(collect, &ALL);
+    self::number(&outputs, Question::Protect(generation(3), Some(generation_2)), &ALL);
+}
+
+#[test]
+fn one_node_that_refuses_costs_the_generation_and_its_base() {
+    let mut job = Job::running();
+    let number = job.protect(2, Some(1));
+    let outputs = job.answer_with(number, 1, Err(refusal(5)));
+    assert_eq!(
+        outputs[1..],
+        [Output::Abandon(generation(2)), Output::NotProtected { generation: generation(2), errno: 5 }]
+    );
+    // A full disk says nothing of the base.
+    let number = job.protect(3, None);
+    job.answer_with(number, 0, Err(refusal(Refusal::NO_ROOM)));
+    let mut job = Job::running();
+    let number = job.protect(2, Some(1));
+    job.answer_with(number, 0, Err(refusal(Refusal::NO_ROOM)));
+    job.protect(3, Some(1));
+}
+
+#[test]
+fn a_lost_keeper_costs_the_generation_that_is_being_protected() {
+    let mut job = Job::running();
+    job.protect(2, Some(1));
+    let outputs = job.feed(Input::KeeperLost(NodeIndex(2)));
+    let errno = Refusal::GONE;
+    assert_eq!(outputs.last(), Some(&Output::NotProtected { generation: generation(2), errno }));
+}
+
+#[test]
+fn all_nodes_report_which_one_was_late() {
+    let mut job = Job::running();
+    let protect = job.protect(2, Some(1));
+    job.answer(protect, &[0, 1]);
+    let outputs = job.wait(1000);
+    let late = number(&outputs, Question::Late(generation(2)), &ALL);
+    let account = Account { elapsed: Duration::from_secs(1), ..Account::default() };
+    job.answer_with(late, 0, Ok(Answer::GivenUp(Some(account.clone()))));
+    job.answer_with(late, 1, Ok(Answer::GivenUp(Some(account))));
+    let outputs = job.wait(50);
+    let Some(Output::Event(Event::Late { causes, base, .. })) = outputs.first() else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!((causes, base), (&[(NodeIndex(2), Cause::Silent)].into(), &Some(generation(1))));
+    let errno = Refusal::LATE;
+    assert_eq!(outputs.last(), Some(&Output::NotProtected { generation: generation(2), errno }));
+}
+
+#[test]
+fn a_life_waits_for_a_missing_node_and_asks_all_again_when_one_was_lost() {
+    let mut job = Job::new();
+    job.feed(Input::KeeperLost(NodeIndex(1)));
+    let survey = Survey {
+        counter: 2,
+        nonce: 9,
+        generations: vec![generation(1)],
+        terms: Terms::default(),
+        is_first: false,
+    };
+    let outputs = job.feed(Input::Survey(survey));
+    let first = number(&outputs, Question::Survey, &[0, 2]);
+    job.answer_with(first, 0, Ok(Answer::Surveyed(vec![whole()])));
+    job.answer_with(first, 2, Ok(Answer::Surveyed(vec![whole()])));
+    assert_eq!(job.wait(100_000), []);
+    let outputs = job.feed(Input::KeeperReady(NodeIndex(1)));
+    assert_eq!(number(&outputs, Question::Survey, &[1]), first);
+    let outputs = job.feed(Input::KeeperLost(NodeIndex(0)));
+    let again = number(&outputs, Question::Survey, &[1, 2]);
+    // Nobody counts an answer to the question before.
+    assert_eq!(job.answer_with(first, 1, Ok(Answer::Surveyed(vec![whole()]))), []);
+    assert_ne!(first, again);
+}
+
+#[test]
+fn what_a_node_has_lost_is_rebuilt_before_the_life_begins() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_survey(survey, [vec![whole()], vec![nothing()], vec![whole()]]);
+    let outputs = job.read_records();
+    let meet = job.meet(outputs);
+    let outputs = job.answer(meet, &ALL);
+    let repair = number(&outputs, Question::Repair(generation(1)), &[1]);
+    // It takes its time, and the job is told so.
+    assert_eq!(job.wait(200), [Output::Busy { counter: 2 }]);
+    let outputs = job.answer(repair, &[1]);
+    let survey = number(&outputs, Question::Survey, &ALL);
+    job.answer_survey(survey, [vec![whole()], vec![whole()], vec![whole()]]);
+    let outputs = job.read_records();
+    let life = Life { counter: 2, nonce: 10 };
+    let begin = Output::Begin { life, from: Some(generation(1)), is_protected: true };
+    assert_eq!(outputs.last(), Some(&begin));
+}
+
+#[test]
+fn a_node_that_refuses_before_the_first_life_ends_the_job() {
+    let mut job = Job::new();
+    let (counter, nonce, generations) = (1, 9, Vec::new());
+    let survey = Survey { counter, nonce, generations, terms: Terms::default(), is_first: true };
+    let outputs = job.feed(Input::Survey(survey));
+    let survey = number(&outputs, Question::Survey, &ALL);
+    job.answer_with(survey, 0, Ok(Answer::Surveyed(Vec::new())));
+    job.answer_with(survey, 1, Err(refusal(13)));
+    job.answer_with(survey, 2, Ok(Answer::Surveyed(Vec::new())));
+    assert_eq!(job.read_records(), [Output::Unfit(NodeIndex(1), refusal(13))]);
+}
+
+#[test]
+fn an_older_generation_is_rebuilt_behind_the_life_and_a_checkpoint_goes_first() {
+    let mut job = Job::new();
+    let survey = job.survey(&[2, 1]);
+    let lost = vec![whole(), nothing()];
+    job.answer_survey(survey, [vec![whole(), whole()], lost, vec![whole(), whole()]]);
+    let outputs = job.read_records();
+    let meet = job.meet(outputs);
+    assert!(matches!(job.answer(meet, &ALL).last(), Some(Output::Begin { .. })));
+    let outputs = job.feed(Input::AllRunning);
+    let rebuild = number(&outputs, Question::Rebuild(generation(1)), &[1]);
+    // The checkpoint's protection ends the rebuild.
+    let protect = job.protect(3, Some(2));
+    assert_eq!(job.answer_with(rebuild, 1, Err(refusal(125))), []);
+    job.answer(protect, &ALL);
+    let outputs = job.feed(Input::Collected(vec![generation(3), generation(1)]));
+    let collect = number(&outputs, Question::Collect, &ALL);
+    let outputs = job.answer(collect, &ALL);
+    let rebuild = number(&outputs, Question::Rebuild(generation(1)), &[1]);
+    let outputs = job.answer(rebuild, &[1]);
+    let look = number(&outputs, Question::Look(generation(1)), &ALL);
+    let outputs: Vec<_> =
+        ALL.iter().flat_map(|node| job.answer_with(look, *node, Ok(Answer::Looked(whole())))).collect();
+    assert_eq!(outputs, [Output::Event(Event::WholeAgain(generation(1)))]);
+}
+
+#[test]
+fn a_generation_that_is_not_kept_is_not_rebuilt() {
+    let mut job = Job::new();
+    let survey = job.survey(&[2, 1]);
+    let lost = vec![whole(), nothing()];
+    job.answer_survey(survey, [vec![whole(), whole()], lost, vec![whole(), whole()]]);
+    let outputs = job.read_records();
+    let meet = job.meet(outputs);
+    job.answer(meet, &ALL);
+    job.feed(Input::Collected(vec![generation(2)]));
+    assert_eq!(job.feed(Input::AllRunning), []);
+}
+
+#[test]
+fn the_end_of_a_life_ends_everything_that_was_asked_for_it() {
+    let mut job = Job::running();
+    job.protect(2, Some(1));
+    let outputs = job.feed(Input::LifeOver);
+    let errno = Refusal::LIFE_OVER;
+    let ended = [Output::Abandon(generation(2)), Output::NotProtected { generation: generation(2), errno }];
+    assert_eq!(outputs, ended);
+    job.feed(Input::Committed(generation(1)));
+    assert_eq!(job.feed(Input::LifeOver), [Output::CommitNoted(generation(1))]);
+    assert_eq!(job.wait(100_000), []);
+}
+
+#[test]
+fn a_node_that_could_not_write_a_decision_down_is_sent_it_again() {
+    let mut job = Job::running();
+    let life = Life { counter: 2, nonce: 10 };
+    let outputs = job.feed(Input::Decided(life));
+    let decide = number(&outputs, Question::Decide(life), &ALL);
+    job.answer(decide, &[0, 2]);
+    let outputs = job.answer_with(decide, 1, Err(refusal(Refusal::NO_ROOM)));
+    assert_eq!(outputs.last(), Some(&Output::DecisionNoted(life)));
+    assert_eq!(job.feed(Input::CheckpointFailed), [Output::Remind(nodes(&[1]))]);
+}
