@@ -251,12 +251,12 @@ fn unreadable(random: &mut Random, plan: &mut Plan) {
 /// Nodes with directories of their own, and the loss of some. Drawn from a stream of its own, so that the other draws of a seed stay as they are.
 fn node_disks(seed: u64, plan: &mut Plan) {
     let random = &mut Random::stream(seed, STREAM_NODE_DISKS);
-    if plan.nodes < 2 || !random.percent(40) {
+    // Of generations that cannot be read, the lost ones are the case here.
+    let is_unreadable = plan.steps.iter().any(|step| matches!(step.action, Action::Unreadable { .. }));
+    if plan.nodes < 2 || is_unreadable || !random.percent(50) {
         return;
     }
     plan.losses = if plan.nodes > 3 && random.percent(30) { 2 } else { 1 };
-    // Of nodes that cannot be read, the lost ones are the case here.
-    plan.steps.retain(|step| !matches!(step.action, Action::Unreadable { .. }));
     for _ in 0..random.between(1, 3) {
         let when = match random.below(4) {
             0 => When::On {
