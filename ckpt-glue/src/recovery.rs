@@ -62,6 +62,11 @@ pub enum Input {
         /// 64 fresh random bits for the next life.
         nonce: u64,
     },
+    /// The store's answer does not hold any more, and another one follows.
+    StoreWithdrawn {
+        /// As asked.
+        counter: u32,
+    },
     /// The store is at it, and needs more time.
     StoreBusy {
         /// As asked.
@@ -330,6 +335,14 @@ impl Recovery {
                 {
                     *store = Some(StoreAnswer { newest, committed, nonce });
                     self.go_on(now);
+                }
+            }
+            Input::StoreWithdrawn { counter } => {
+                if let State::Fencing { counter: asked, store, until, .. } = &mut self.state
+                    && *asked == counter
+                {
+                    *store = None;
+                    *until = now + FENCE_MAX;
                 }
             }
             Input::StoreBusy { counter } => {

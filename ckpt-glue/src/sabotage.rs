@@ -34,11 +34,13 @@ pub enum Rule {
     LossIgnored,
     /// R28 out: a generation that could be rebuilt is passed over.
     NeverRebuilt,
+    /// R30 out: a keeper answers a fence and begins a life without the lock of its node.
+    NoLock,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 14] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -52,6 +54,7 @@ impl Rule {
         Rule::SealRefused,
         Rule::LossIgnored,
         Rule::NeverRebuilt,
+        Rule::NoLock,
     ];
 
     /// The name in reports.
@@ -71,6 +74,7 @@ impl Rule {
             Rule::SealRefused => "27-seal-refused",
             Rule::LossIgnored => "28-loss-ignored",
             Rule::NeverRebuilt => "28-never-rebuilt",
+            Rule::NoLock => "30-no-lock",
         }
     }
 }

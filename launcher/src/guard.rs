@@ -1,26 +1,30 @@
 //! The guard: a small process that outlives a killed keeper for as long as it takes to clean up. A keeper whose launcher was killed ends by itself,
 //! and leaves cleaning up to its guard too.
 //!
-//! It reads from a pipe which processes there are, `+PID` and `-PID`, and which worlds of MPI, `=NAME`, and waits for the pipe to end. If it ends without
-//! `done`, the keeper is dead: the guard ends all process groups, so nothing of the job goes on running, and then removes
-//! half-written files in the job's directory, unless another launcher has taken it over, and files that the MPI libraries of the ranks have left in
+//! It reads from a pipe which processes there are, `+PID` and `-PID`, which worlds of MPI, `=NAME`, and how long they may run, `!MILLISECONDS` from then
+//! on, or `!` for as long as they want. It waits for the pipe to end. If it ends without `done`, the keeper is dead: the guard ends all process groups and
+//! sessions, so nothing of the job goes on running. The same if the time is over: then it ends the keeper first, which stands still (R30). It holds
+//! the lock of the node until the last of those processes is gone. It removes half-written files in the job's directory, unless another launcher has taken it over, and files that the MPI libraries of the ranks have left in
 //! memory. The ranks end at the same instant as the launcher, and can no longer be asked for their files. MPICH's files have names that are known
 //! from those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their
 //! files, and seldom later.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, Write as _};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::unistd::Pid;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::unistd::{Pid, getppid};
 use store::{Directory, JobDirectory};
 use transport::JobId;
 
+use super::limits::GUARD_GRACE;
 use super::mappings;
 use super::registry;
 use crate::error::LauncherError;
@@ -43,14 +47,15 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn start(job: JobId, directory: &Path) -> Result<Guard, LauncherError> {
+    /// `lock`: of the node, which it holds for as long as it lives, by having it as its standard output.
+    pub(crate) fn start(job: JobId, directory: &Path, lock: OwnedFd) -> Result<Guard, LauncherError> {
         let program = std::env::current_exe().map_err(|error| LauncherError::Guard { error })?;
         let mut child = Command::new(program)
             .arg("__guard")
             .arg(job.to_string())
             .arg(directory)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(lock)
             // Ctrl-C is for the launcher.
             .process_group(0)
             .spawn()
@@ -70,6 +75,19 @@ impl Guard {
     /// Processes of an MPI world of this name begin.
     pub(crate) fn add_world(&mut self, name: &str) {
         self.say(&format!("={name}\n"));
+    }
+
+    /// How long the processes may run from now on; `None`: as long as they want.
+    pub(crate) fn set_lease(&mut self, lease: Option<Duration>) {
+        match lease {
+            Some(lease) => self.say(&format!("!{}\n", lease.as_millis())),
+            None => self.say("!\n"),
+        }
+    }
+
+    /// Whether it was killed.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     fn say(&mut self, line: &str) {
@@ -97,37 +115,131 @@ pub fn watch(job: &str, directory: &Path) {
     let looking = Arc::clone(&notes);
     // Without it nothing is missed but files in memory.
     let _ = std::thread::Builder::new().name("look".into()).spawn(move || looking.keep());
-    for line in std::io::stdin().lock().lines() {
-        let Ok(line) = line else { break };
-        let pid = || line.get(1..).and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 1);
-        match (line.as_bytes().first(), pid()) {
-            (Some(b'+'), Some(pid)) => notes.add(pid),
-            (Some(b'-'), Some(pid)) => drop(notes.lock().groups.remove(&pid)),
-            (Some(b'='), _) => notes.lock().files.extend(mappings::files_of_world(&line[1..])),
-            _ if line == "done" => return,
-            _ => {}
+    let keeper = getppid();
+    match listen(&notes) {
+        Heard::Done => return,
+        Heard::End => {}
+        // It may be stopped, and must not go on when another keeper has taken its place.
+        Heard::LeaseOver => {
+            if getppid() == keeper {
+                let _ = kill(keeper, Signal::SIGKILL);
+            }
         }
     }
     let Noted { groups, files, .. } = core::mem::take(&mut *notes.lock());
-    for pid in &groups {
-        // No such group: it has ended already.
-        let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
-    }
-    let until = Instant::now() + GONE_MAX;
-    while groups.iter().any(|pid| is_alive(*pid)) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let are_gone = end_members(&groups, GONE_MAX);
     mappings::remove(files);
     clean(job, directory.to_path_buf());
+    if !are_gone {
+        // The lock of the node is free when this returns.
+        end_members(&groups, Duration::MAX);
+    }
 }
 
-/// Whether a process can still do anything. One that has ended and waits to be collected cannot; its parent may never do so.
-fn is_alive(pid: i32) -> bool {
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| {
-        // The name before it may hold anything, parentheses too.
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
-    });
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+/// How the keeper's messages have ended.
+enum Heard {
+    Done,
+    End,
+    LeaseOver,
+}
+
+/// Takes the keeper's lines.
+fn listen(notes: &Notes) -> Heard {
+    let stdin = std::io::stdin();
+    let mut waiting = Vec::new();
+    let mut lease: Option<Instant> = None;
+    loop {
+        let left = lease.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Heard::LeaseOver;
+        }
+        // Rounded up: not a moment too early.
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) | Err(nix::Error::EINTR) => continue,
+            Ok(_) => {}
+            Err(_) => return Heard::End,
+        }
+        let mut bytes = [0; 4096];
+        match stdin.lock().read(&mut bytes) {
+            Ok(0) | Err(_) => return Heard::End,
+            Ok(read) => waiting.extend_from_slice(&bytes[..read]),
+        }
+        while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = waiting.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]);
+            let pid = || line.get(1..).and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 1);
+            match (line.as_bytes().first(), pid()) {
+                (Some(b'+'), Some(pid)) => notes.add(pid),
+                (Some(b'-'), Some(pid)) => drop(notes.lock().groups.remove(&pid)),
+                (Some(b'='), _) => notes.lock().files.extend(mappings::files_of_world(&line[1..])),
+                (Some(b'!'), _) => {
+                    let lease_ms = line[1..].parse().ok();
+                    lease = lease_ms.map(|ms| Instant::now() + Duration::from_millis(ms) + GUARD_GRACE);
+                }
+                _ if line == "done" => return Heard::Done,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Kills the processes of these groups and sessions, and whatever they start meanwhile. Returns whether all are gone; in vain for `at_most`.
+fn end_members(groups: &BTreeSet<i32>, at_most: Duration) -> bool {
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(2);
+    loop {
+        // No such group: it has ended already.
+        for group in groups {
+            let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
+        }
+        let members = members(groups);
+        if members.is_empty() {
+            return true;
+        }
+        for pid in members {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        if begun.elapsed() >= at_most {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+/// The processes of these groups, and of sessions that their leaders have begun.
+fn members(groups: &BTreeSet<i32>) -> Vec<i32> {
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| stat(*pid).is_some_and(|stat| stat.is_alive && stat.is_of(groups))).collect()
+}
+
+/// Something of a process's state.
+struct Stat {
+    /// It can still do something. One that has ended and waits to be collected cannot; its parent may never do so.
+    is_alive: bool,
+    group: i32,
+    session: i32,
+}
+
+impl Stat {
+    fn is_of(&self, groups: &BTreeSet<i32>) -> bool {
+        groups.contains(&self.group) || groups.contains(&self.session)
+    }
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may hold anything, parentheses too.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let is_alive = !matches!(fields.next()?, "Z" | "X");
+    let mut number = || fields.next()?.parse().ok();
+    let _parent = number()?;
+    Some(Stat { is_alive, group: number()?, session: number()? })
 }
 
 /// The ranks' process groups and files that are known.
@@ -209,6 +321,7 @@ mod tests {
 
     #[test]
     fn a_process_that_nobody_collects_has_ended() {
+        let is_alive = |pid| stat(pid).is_some_and(|stat| stat.is_alive);
         let own = i32::try_from(std::process::id()).expect("an id");
         assert!(is_alive(own));
         let mut child = Command::new("sleep").arg("60").spawn().expect("a process");

@@ -70,6 +70,13 @@ pub(crate) const VERSION_BYTES_MAX: usize = 64;
 /// Bytes that wait on a link for the other end to read. An end that does not read for that long is stopped or hangs.
 pub(crate) const LINK_QUEUE_BYTES_MAX: usize = 256 << 20;
 
+/// Time between two attempts to take the lock of a node, and time after which a lock that is not free is reported.
+pub(crate) const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOCK_REPORT_AFTER: Duration = Duration::from_millis(500);
+
+/// Time that a keeper has to end its ranks itself when their lease is over, before its guard does.
+pub(crate) const GUARD_GRACE: Duration = Duration::from_millis(200);
+
 /// Longest wait of a keeper for the first word of the launcher that has started it.
 pub(crate) const LINK_GREETING_MAX: Duration = Duration::from_secs(30);
 

@@ -230,8 +230,10 @@ pub(crate) enum FromKeeper {
     Copying { number: u64, bytes: u64 },
     /// To [`ToKeeper::Copy`]: the packed images of its ranks, or the error.
     CopyDone { number: u64, outcome: Result<Vec<Packed>, String> },
-    /// The keeper has heard from no majority for too long, and ends its ranks.
+    /// The keeper has heard from no majority for too long: it has ended its ranks, and ends itself.
     LeaseOver,
+    /// The lock of the node is not free, in words.
+    LockHeld { words: String },
 }
 
 /// The receiver of a message that a keeper's machine sends beyond its node.

@@ -63,6 +63,12 @@ kinds! {
     UnsyncedWrite = "unsynced_write",
     /// A node's clock jumped.
     ClockJump = "clock_jump",
+    /// The launcher died.
+    LauncherCrash = "launcher_crash",
+    /// The launcher died, and the keepers on other nodes did not see it.
+    LauncherCutOff = "launcher_cut_off",
+    /// A keeper stood still.
+    KeeperStopped = "keeper_stopped",
     /// A connection of control messages broke and took messages with it.
     ControlLost = "control_lost",
     /// A rank could not save its state and raised its epoch without an image.

@@ -14,6 +14,8 @@ pub struct Switches {
     loose_buffers: bool,
     /// R8 out: images are named by their epoch alone.
     keyless: bool,
+    /// R30 out: no guard ends ranks whose lease is over.
+    guardless: bool,
 }
 
 impl Switches {
@@ -35,6 +37,10 @@ impl Switches {
 
     pub(crate) fn keyless(self) -> bool {
         self.keyless
+    }
+
+    pub(crate) fn guardless(self) -> bool {
+        self.guardless
     }
 
     pub(crate) fn apply(self, port: &mut Port) {
@@ -95,6 +101,8 @@ pub fn switches() -> Vec<Switch> {
         .into();
     let loose = Switches { loose_buffers: true, ..Switches::default() };
     all.push(Switch { name: "11-buffer-not-fixed", switches: loose });
+    let guardless = Switches { guardless: true, ..Switches::default() };
+    all.push(Switch { name: "30-no-guard", switches: guardless });
     // No rank of this world speaks PMI: the crate that has that rule has the histories for it.
     let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| *rule != ckpt_glue::Rule::PmiAhead);
     all.extend(rules.map(|rule| {
@@ -112,7 +120,8 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::Unprotected
             | ckpt_glue::Rule::SealRefused
             | ckpt_glue::Rule::LossIgnored
-            | ckpt_glue::Rule::NeverRebuilt => None,
+            | ckpt_glue::Rule::NeverRebuilt
+            | ckpt_glue::Rule::NoLock => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -177,8 +186,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            25,
-            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes"
+            27,
+            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

@@ -156,6 +156,9 @@ impl Job {
             Input::StoreFenced { counter, newest, committed, nonce } => {
                 self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, committed, nonce });
             }
+            Input::StoreWithdrawn { counter } => {
+                self.recovery.handle(now, recovery::Input::StoreWithdrawn { counter });
+            }
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
             }
@@ -671,7 +674,8 @@ impl Job {
         let watch = Watch { beat_ns, silence_ns, lease_ns: silence_ns.saturating_mul(2) };
         let layout = self.settings.layout.clone();
         let nodes = layout.nodes();
-        self.leases = (nodes > 1).then_some(Leases { watch, root_heard: now, keepers: nodes, next: now });
+        let has_leases = nodes > 1 || self.settings.is_remote;
+        self.leases = has_leases.then_some(Leases { watch, root_heard: now, keepers: nodes, next: now });
         let watch = self.leases.map(|leases| leases.watch);
         self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
     }

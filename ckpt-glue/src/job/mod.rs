@@ -33,6 +33,8 @@ pub struct JobSettings {
     pub beginning: Beginning,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.
     pub counter_last: u32,
+    /// Some node is not this launcher's host: its keeper may run on when the launcher is gone, so ranks have leases (R30).
+    pub is_remote: bool,
     /// Whether every rank of a new program is known to connect by itself, so that one that has not in time has not come up. Else it may be a program that
     /// knows nothing of all this, and simply runs.
     pub connects: bool,
@@ -57,6 +59,11 @@ pub enum Input {
         committed: bool,
         /// 64 fresh random bits.
         nonce: u64,
+    },
+    /// The answer to [`Output::FenceStore`] does not hold any more, if nothing was decided from it: a node was lost. Another one follows.
+    StoreWithdrawn {
+        /// As asked.
+        counter: u32,
     },
     /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
     StoreBusy {

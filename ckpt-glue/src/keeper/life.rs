@@ -17,7 +17,7 @@ impl Keeper {
             State::Empty { fenced_below, votes } => {
                 let votes = votes || first;
                 self.state = State::Empty { fenced_below: fenced_below.max(counter), votes };
-                self.answer_fence(counter, votes);
+                self.answer_empty(counter, votes);
             }
             State::Holding(held) if held.life().counter < counter => {
                 self.state = State::Ending { held, counter };
@@ -37,7 +37,7 @@ impl Keeper {
         }
     }
 
-    fn answer_fence(&mut self, counter: u32, votes: bool) {
+    pub(super) fn answer_fence(&mut self, counter: u32, votes: bool) {
         let node = self.node;
         self.send_as(crate::control::NO_LIFE, Party::Coordinator, Message::Fenced { counter, node, votes });
     }
@@ -47,7 +47,7 @@ impl Keeper {
         let reuse = self.sabotage.is_out(Rule::LifeReuse);
         let accepts = match &self.state {
             State::Empty { fenced_below: promised, .. } | State::Fenced { counter: promised } => {
-                counter >= *promised || reuse
+                self.has_lock() && (counter >= *promised || reuse)
             }
             // No life begins while another one's processes are there, and none twice.
             State::Holding(_) | State::Ending { .. } => false,
@@ -59,6 +59,9 @@ impl Keeper {
         let NewLife { decision, layout, watch } = new_life.clone();
         self.epoch = decision.epoch();
         let watcher = watch.map(|watch| Watcher::new(now, watch, layout.children(self.node)));
+        if let Some(watch) = watch {
+            self.outputs.push(Output::Lease(Some(watch.lease())));
+        }
         let own = layout.ranks_of(self.node);
         let ranks: KeptRanks = own.clone().map(|rank| (Rank(rank), KeptRank::new(self.epoch))).collect();
         let ranks_below = layout.ranks_below(self.node);
@@ -106,6 +109,7 @@ impl Keeper {
         }
         let counter = *counter;
         self.state = State::Fenced { counter };
+        self.outputs.push(Output::Lease(None));
         self.answer_fence(counter, true);
     }
 
@@ -141,6 +145,11 @@ impl Keeper {
         let is_restored = held.decision.restore.is_some() && phase == RankPhase::Spawning;
         let meant = kept.end(status, released);
         let rank_epoch = kept.epoch;
+        let is_empty = held.ranks.values().all(|kept| !kept.alive);
+        if let Some(watcher) = held.watcher.as_mut().filter(|_| is_empty) {
+            watcher.end_lease();
+            self.outputs.push(Output::Lease(None));
+        }
         if matches!(self.state, State::Ending { .. }) {
             self.settle();
             return;

@@ -6,12 +6,14 @@
 
 mod gather;
 mod life;
+mod lock;
 mod ranks;
 mod relay;
 mod tables;
 mod watch;
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use transport::{Epoch, Instant, JobId, Life, Rank};
 
@@ -24,6 +26,7 @@ use crate::pmi::{self, Answer};
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
 use gather::{Count, Images, Points, Registrations};
+use lock::NodeLock;
 use ranks::KeptRanks;
 pub use ranks::RankPhase;
 pub use tables::Table;
@@ -34,6 +37,8 @@ use watch::Watcher;
 pub enum Input {
     /// A control message, from any sender.
     Control(Control),
+    /// The answer to [`Output::Lock`].
+    Locked,
     /// The process of a rank exists.
     Spawned {
         /// Its rank.
@@ -136,7 +141,13 @@ pub enum Output {
     },
     /// Input for the PMI server.
     Pmi(pmi::Input),
-    /// The keeper has heard from no majority for too long and is ending its ranks.
+    /// Take the node's lock of the job (R30), which an earlier keeper holds, and its guard behind it, until the last process that it has begun is gone.
+    /// Answer with [`Input::Locked`] when it is taken, however long that takes.
+    Lock,
+    /// For so long from now the ranks may run. If nothing more is heard of this keeper by then, its guard ends them, and it (R30). `None`: no rank
+    /// runs here, or none needs a lease.
+    Lease(Option<Duration>),
+    /// The keeper has heard from no majority for too long. Its ranks are being ended; then it ends.
     LeaseOver,
 }
 
@@ -209,6 +220,7 @@ pub struct Keeper {
     sabotage: Sabotage,
     state: State,
     epoch: Epoch,
+    lock: NodeLock,
     counters: Counters,
     outputs: Queue<Output>,
 }
@@ -223,10 +235,12 @@ impl Keeper {
             sabotage,
             state: State::Empty { fenced_below: 0, votes: false },
             epoch: Epoch(0),
+            lock: NodeLock::default(),
             counters: Counters::default(),
             outputs: Queue::default(),
         };
         keeper.send_as(NO_LIFE, Party::Coordinator, Message::KeeperHello { node });
+        keeper.ask_lock();
         keeper
     }
 
@@ -265,6 +279,7 @@ impl Keeper {
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Control(control) => self.on_control(now, control),
+            Input::Locked => self.on_locked(),
             // Its first message has more details.
             Input::Spawned { .. } => {}
             Input::NotStarted { rank, errno } => {
@@ -316,7 +331,7 @@ impl Keeper {
         let Some(held) = self.holding() else { return };
         let Some(watcher) = &mut held.watcher else { return };
         let due = watcher.due(now);
-        if due.lease_over {
+        if due.lease_over && held.ranks.values().any(|kept| kept.alive) {
             // A coordinator that still hears a majority decides without us; our ranks of this life must stop before
             // that.
             held.watcher = None;

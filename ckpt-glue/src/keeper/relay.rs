@@ -107,7 +107,9 @@ impl Keeper {
         match message {
             Message::Heartbeat { .. } => {
                 if let Some(watcher) = self.held().and_then(|held| held.watcher.as_mut()) {
-                    watcher.leased(now);
+                    if let Some(lease) = watcher.leased(now) {
+                        self.outputs.push(Output::Lease(Some(lease)));
+                    }
                 }
                 for child in self.children() {
                     self.send(Party::Keeper(child), message.clone());

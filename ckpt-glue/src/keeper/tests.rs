@@ -6,7 +6,7 @@ use expect_test::expect;
 use transport::PortId;
 
 use super::*;
-use crate::control::{CutAt, CutMode, NewLife, PointSummary, PortEntry, Registration, Source};
+use crate::control::{CutAt, CutMode, NewLife, PointSummary, PortEntry, Registration, Source, Watch};
 use crate::limits::POINT_SILENCE;
 use crate::table::table;
 
@@ -57,6 +57,7 @@ fn finalize(rank: u32) -> Input {
 /// The keeper of node 0, with ranks 0 and 1, and node 1 below it.
 fn with(inputs: &[Input]) -> Keeper {
     let mut keeper = Keeper::new(JOB, NodeIndex(0), Sabotage::none());
+    keeper.handle(NOW, Input::Locked);
     for input in inputs {
         keeper.handle(NOW, input.clone());
     }
@@ -79,6 +80,9 @@ fn text(output: Output) -> String {
             format!("write image {} of {rank}", generation.epoch)
         }
         Output::Pmi(input) => format!("pmi {input:?}"),
+        Output::Lock => String::from("lock"),
+        Output::Lease(Some(lease)) => format!("lease for {} ms", lease.as_millis()),
+        Output::Lease(None) => String::from("no lease"),
         Output::LeaseOver => String::from("lease over"),
     }
 }
@@ -153,9 +157,9 @@ fn lives_begin_and_end() {
         Running + rank 0 is not started -> Holding 1: to coordinator "fault: rank 0 could not be started (errno 2)"
         Ending + fence 3 -> Ending below 3: 
         Ending, rank 1 dead + fence 3 -> Ending below 3: 
-        Ending, rank 1 dead + rank 0 killed -> Fenced below 2: to coordinator "fenced below 2 on 0"
-        Ending, rank 1 dead + rank 0 ends well -> Fenced below 2: to coordinator "fenced below 2 on 0"
-        Ending, rank 1 dead + rank 0 is not started -> Fenced below 2: to coordinator "fenced below 2 on 0"
+        Ending, rank 1 dead + rank 0 killed -> Fenced below 2: no lease, to coordinator "fenced below 2 on 0"
+        Ending, rank 1 dead + rank 0 ends well -> Fenced below 2: no lease, to coordinator "fenced below 2 on 0"
+        Ending, rank 1 dead + rank 0 is not started -> Fenced below 2: no lease, to coordinator "fenced below 2 on 0"
         Fenced + fence 1 -> Fenced below 2: to coordinator "fenced below 2 on 0"
         Fenced + fence 2 -> Fenced below 2: to coordinator "fenced below 2 on 0"
         Fenced + fence 3 -> Fenced below 3: to coordinator "fenced below 3 on 0"
@@ -337,4 +341,58 @@ fn a_stranger_s_job_is_not_ours() {
     keeper.handle(NOW, Input::Control(control));
     assert_eq!(keeper.poll_output(), None);
     assert_eq!(*keeper.counters(), Counters { wrong_job: 1, ..Counters::default() });
+}
+
+/// R30: a fresh keeper knows of no process, and another one's may still run.
+#[test]
+fn without_the_node_s_lock_no_fence_is_answered_and_no_life_begins() {
+    let mut keeper = Keeper::new(JOB, NodeIndex(0), Sabotage::none());
+    assert_eq!(outputs(&mut keeper), ["to coordinator \"keeper-hello 0\"", "lock"]);
+    assert_eq!(step(&mut keeper, &fence(1)), [""; 0]);
+    assert_eq!(step(&mut keeper, &fence(2)), [""; 0]);
+    assert_eq!(step(&mut keeper, &new_life(2)), [""; 0]);
+    assert_eq!(keeper.life(), None);
+    // The last question is answered, once.
+    assert_eq!(step(&mut keeper, &Input::Locked), ["to coordinator \"fenced below 2 on 0\""]);
+    assert_eq!(step(&mut keeper, &Input::Locked), [""; 0]);
+    step(&mut keeper, &new_life(2));
+    assert_eq!(keeper.life(), Some(life(2)));
+}
+
+/// R30: the guard is told how long the ranks may run, and when none runs any more.
+#[test]
+fn a_lease_lasts_from_word_to_word_until_the_last_rank_has_ended() {
+    const SECOND: u64 = 1_000_000_000;
+    let watch = Watch { beat_ns: SECOND / 2, silence_ns: 2 * SECOND, lease_ns: 4 * SECOND };
+    let layout = Layout::even(2, 1, 2).expect("a small layout");
+    let decision = Decision { life: life(1), restore: None };
+    let new_life = NewLife { decision, layout, watch: Some(watch) };
+    let begin = from(Party::Coordinator, 1, Message::NewLife { new_life });
+    let beat = from(Party::Coordinator, 1, Message::Heartbeat { keepers: 1 });
+    let leases = |outputs: Vec<String>| -> Vec<String> {
+        outputs.into_iter().filter(|output| output.contains("lease")).collect()
+    };
+    let mut keeper = with(&[]);
+    assert_eq!(leases(step(&mut keeper, &begin)), ["lease for 4000 ms"]);
+    assert_eq!(leases(step(&mut keeper, &beat)), ["lease for 4000 ms"]);
+    assert_eq!(leases(step(&mut keeper, &ended(0, 1, ExitStatus::Code(0)))), [""; 0]);
+    assert_eq!(leases(step(&mut keeper, &ended(1, 1, ExitStatus::Code(0)))), ["no lease"]);
+    // The job may take its time to end: nobody is left that could outlive a lease.
+    assert_eq!(leases(step(&mut keeper, &beat)), [""; 0]);
+    keeper.handle_timeout(NOW + Duration::from_secs(3600));
+    assert_eq!(leases(outputs(&mut keeper)), [""; 0]);
+}
+
+/// R30: nothing is heard any more.
+#[test]
+fn a_keeper_whose_lease_is_over_ends_its_ranks() {
+    const SECOND: u64 = 1_000_000_000;
+    let watch = Watch { beat_ns: SECOND, silence_ns: 2 * SECOND, lease_ns: 4 * SECOND };
+    let layout = Layout::even(2, 1, 2).expect("a small layout");
+    let decision = Decision { life: life(1), restore: None };
+    let new_life = NewLife { decision, layout, watch: Some(watch) };
+    let mut keeper = with(&[from(Party::Coordinator, 1, Message::NewLife { new_life })]);
+    keeper.handle_timeout(NOW + Duration::from_secs(4));
+    let outputs = outputs(&mut keeper);
+    assert_eq!(outputs, ["lease over", "kill 0 of 1", "kill 1 of 1"]);
 }

@@ -6,6 +6,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use transport::Instant;
 
@@ -25,7 +26,8 @@ pub(crate) struct Watcher {
     watch: Watch,
     children: BTreeMap<NodeIndex, Child>,
     next_beat: Instant,
-    lease_until: Instant,
+    /// `None`: no rank runs here any more.
+    lease_until: Option<Instant>,
 }
 
 /// The due actions.
@@ -47,7 +49,7 @@ impl Watcher {
             watch,
             children: children.map(|node| (node, child)).collect(),
             next_beat: now,
-            lease_until: now + watch.lease(),
+            lease_until: Some(now + watch.lease()),
         }
     }
 
@@ -57,8 +59,16 @@ impl Watcher {
         }
     }
 
-    pub(crate) fn leased(&mut self, now: Instant) {
-        self.lease_until = now + self.watch.lease();
+    /// A lease has come from above: its length, if a rank needs it.
+    pub(crate) fn leased(&mut self, now: Instant) -> Option<Duration> {
+        let until = self.lease_until.as_mut()?;
+        *until = now + self.watch.lease();
+        Some(self.watch.lease())
+    }
+
+    /// The last rank has ended.
+    pub(crate) fn end_lease(&mut self) {
+        self.lease_until = None;
     }
 
     /// Keepers that are there, this one not counted.
@@ -81,7 +91,7 @@ impl Watcher {
             self.next_beat = now + self.watch.beat();
             due.beat = Some(self.keepers_below(now).saturating_add(1));
         }
-        due.lease_over = now >= self.lease_until;
+        due.lease_over = self.lease_until.is_some_and(|until| now >= until);
         due
     }
 
@@ -89,6 +99,6 @@ impl Watcher {
         let silence = self.watch.silence();
         let silent =
             self.children.values().filter(|child| !child.reported).map(|child| child.heard + silence);
-        silent.min().unwrap_or(self.next_beat).min(self.next_beat).min(self.lease_until)
+        silent.chain([self.next_beat]).chain(self.lease_until).min().unwrap_or(self.next_beat)
     }
 }

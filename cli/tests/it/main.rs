@@ -29,6 +29,7 @@ mod nic;
 mod node_files;
 mod node_loss_phases;
 mod nodes;
+mod one_life;
 mod output;
 mod output_replay;
 mod own_directories;

@@ -170,6 +170,10 @@ impl Shell<'_> {
             FromKeeper::Copying { number, bytes } => self.on_copying(node, number, bytes),
             FromKeeper::CopyDone { number, outcome } => self.on_part(node, number, outcome),
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
+            FromKeeper::LockHeld { words } => {
+                let words = format!("{}: {words}", self.plan.nodes[node.0 as usize].name());
+                self.notify(&Notice::Repair { words: &words });
+            }
             FromKeeper::LeaseOver => {
                 let host = self.plan.nodes[node.0 as usize].name();
                 self.notify(&Notice::KeeperLost {

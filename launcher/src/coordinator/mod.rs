@@ -217,6 +217,7 @@ impl<'a> Shell<'a> {
             layout: layout.clone(),
             beginning: plan.beginning,
             counter_last: plan.counter_last,
+            is_remote: plan.nodes.iter().any(|node| node.host.is_some()),
             connects: false,
             sabotage: Sabotage::none(),
         };

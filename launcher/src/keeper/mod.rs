@@ -7,6 +7,7 @@ mod copy_parts;
 mod files;
 mod input;
 mod keyboard;
+mod node_lock;
 mod nodes;
 mod output;
 mod pmi;
@@ -54,6 +55,7 @@ use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper
 use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
+use node_lock::NodeLock;
 use nodes::OwnDirectory;
 use output::Outputs;
 pub(crate) use receive_address::environment_for_others;
@@ -141,6 +143,9 @@ struct Shell {
     /// The link has events for room to write.
     watches_room: bool,
     guard: Guard,
+    lock: NodeLock,
+    /// How long the ranks may run from the last word of the coordinator on.
+    lease: Option<Duration>,
     pmi: PmiLines,
     /// The life of the processes to which those belong.
     pmi_life: Option<Life>,
@@ -346,6 +351,8 @@ impl Shell {
             let key = site.encryption.clone().map(image_key);
             let directory = JobDirectory::attach(storage, site.job).encrypted(key);
             let descriptors = descriptors::provide(begin.share)?;
+            let lock = NodeLock::open(&site.directory, site.node, begin.own.is_some())?;
+            let guard = Guard::start(site.job, Path::new(&begin.records), lock.share()?)?;
             Ok((
                 epoll,
                 signals,
@@ -354,10 +361,11 @@ impl Shell {
                 descriptors,
                 begin.keeps_ids.then(Namespaces::new).transpose()?,
                 KeyFile::new(&site.key)?,
-                Guard::start(site.job, Path::new(&begin.records))?,
+                (lock, guard),
             ))
         };
-        let (epoll, signals, directory, own, descriptors, namespaces, key_file, guard) = match parts() {
+        let (epoll, signals, directory, own, descriptors, namespaces, key_file, (lock, guard)) = match parts()
+        {
             Ok(parts) => parts,
             Err(error) => return Err((error.to_string(), link)),
         };
@@ -392,6 +400,8 @@ impl Shell {
             link,
             watches_room: false,
             guard,
+            lock,
+            lease: None,
             pmi: PmiLines::default(),
             pmi_life: None,
             spoken_for: BTreeSet::new(),
@@ -471,6 +481,7 @@ impl Shell {
             if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
                 self.keeper.handle_timeout(now);
             }
+            self.look_at_lock();
             self.look_at_silent();
             self.hand_over_parts();
             self.look_at_keyboards();
@@ -486,6 +497,7 @@ impl Shell {
         let now = self.now();
         let machine = self.keeper.poll_timeout().map(|due| due.since(now));
         let others = self.silence.due().into_iter().chain(self.outputs.due()).chain(self.inputs.due());
+        let others = others.chain(self.lock.due());
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         let machine = machine.filter(|_| !self.suspension.is_on());
         super::epoll_timeout(machine.into_iter().chain(others).min())
@@ -533,7 +545,18 @@ impl Shell {
                 self.send_to_launcher(&FromKeeper::ExitedImage { rank, generation, record });
             }
             Output::Pmi(input) => self.on_pmi_of_agent(input),
-            Output::LeaseOver => self.send_to_launcher(&FromKeeper::LeaseOver),
+            Output::Lock => self.want_lock(),
+            Output::Lease(lease) => {
+                self.lease = lease;
+                self.guard.set_lease(lease);
+            }
+            // Another launcher may decide about this node from now on.
+            Output::LeaseOver => {
+                self.kill_all();
+                self.send_to_launcher(&FromKeeper::LeaseOver);
+                finish_sending(&mut self.link);
+                self.give_up();
+            }
         }
     }
 
@@ -565,6 +588,13 @@ impl Shell {
                         return Some(End::Signal);
                     }
                     self.collect_processes();
+                    if self.guard.has_ended() {
+                        eprintln!(
+                            "stillwire: keeper of {}: its guard was killed, and nothing would end its ranks if this process were; it ends them and starts again",
+                            node_name()
+                        );
+                        return Some(End::Signal);
+                    }
                 }
             }
             Some(Source::Link) => return self.on_link(flags),

@@ -37,12 +37,15 @@ impl Shell {
     pub(super) fn suspend(&mut self) {
         self.suspension.since.get_or_insert_with(Instant::now);
         self.signal_all(Signal::SIGSTOP);
+        // Leases stand still, too.
+        self.guard.set_lease(None);
         self.send_to_launcher(&FromKeeper::Suspended);
     }
 
     pub(super) fn resume(&mut self) {
         if let Some(since) = self.suspension.since.take() {
             self.suspension.before += since.elapsed();
+            self.guard.set_lease(self.lease);
             self.signal_all(Signal::SIGCONT);
             self.redraw();
             self.resume_inputs();

@@ -42,6 +42,10 @@ pub enum Violation {
     CommittedUnprotected { generation: Generation, node: u32 },
     /// A life was decided from a generation of which a node had lost its images.
     DecidedWithoutImages { generation: Generation, node: u32 },
+    /// A process of a life began while one of another life ran.
+    TwoLives { life: u32, other: u32, rank: u32, node: u32 },
+    /// A rank ran on although its lease was over.
+    OutlivedLease { node: u32, rank: u32 },
     /// The store counted lives otherwise than the job.
     LifeCounter { expected: u32, found: u32 },
     /// A generation was committed twice.

@@ -12,6 +12,7 @@ use crate::network::NetworkConditions;
 /// Streams of a seed, by purpose.
 const STREAM_PLAN: u64 = 1;
 const STREAM_NODE_DISKS: u64 = 5;
+const STREAM_LIVES: u64 = 6;
 
 /// Frames after which everything planned by frames has happened: a little before a history's least length.
 const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
@@ -75,6 +76,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     changes_of_rails(random, &mut plan);
     unreadable(random, &mut plan);
     node_disks(seed, &mut plan);
+    lives(seed, &mut plan);
     plan
 }
 
@@ -269,6 +271,23 @@ fn node_disks(seed: u64, plan: &mut Plan) {
         };
         let action = Action::DestroyNode { node: node(random, plan), down: down(random) };
         plan.steps.push(Step { when, action });
+    }
+}
+
+/// Launchers that vanish, and keepers that stand still (R30). Drawn from a stream of its own, too.
+fn lives(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_LIVES);
+    if random.percent(20) {
+        let when = at_frames(random);
+        let cut_off = plan.nodes > 1 && random.percent(60);
+        let down = random.log_between(100 * MICRO, 100 * MILLI);
+        plan.steps.push(Step { when, action: Action::KillLauncher { cut_off, down } });
+    }
+    if random.percent(15) {
+        let when = at_frames(random);
+        let node = node(random, plan);
+        let lasts = random.log_between(MILLI, 200 * MILLI);
+        plan.steps.push(Step { when, action: Action::StopKeeper { node, lasts } });
     }
 }
 

@@ -73,6 +73,20 @@ pub enum Action {
         /// Time until it runs again.
         down: Nanos,
     },
+    /// The launcher dies; an operator starts the job again after `down`.
+    KillLauncher {
+        /// The keepers on other nodes do not see it: their connections stay half open.
+        cut_off: bool,
+        /// Until the job is started again.
+        down: Nanos,
+    },
+    /// The keeper of a node stands still: it is stopped, or waits for a disk.
+    StopKeeper {
+        /// The node.
+        node: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
     /// A node's own directory is lost for good, and the node loses power; it is back, empty, after `down`. If the newest committed generation would not
     /// survive that by what its commit has promised, the node only loses power.
     DestroyNode {

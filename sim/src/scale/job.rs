@@ -94,6 +94,7 @@ impl LargeJob {
             layout: layout.clone(),
             beginning: Beginning::Fresh,
             counter_last: 0,
+            is_remote: false,
             connects: true,
             sabotage: Sabotage::default(),
         };
@@ -331,7 +332,12 @@ impl LargeJob {
                 KeeperOutput::Kill { .. }
                 | KeeperOutput::Pmi(_)
                 | KeeperOutput::WriteExitedImage { .. }
+                | KeeperOutput::Lease(_)
                 | KeeperOutput::LeaseOver => {}
+                KeeperOutput::Lock => {
+                    let now = Instant::from_nanos(self.busy[at(1 + node)]);
+                    self.keepers[at(node)].handle(now, KeeperInput::Locked);
+                }
             }
         }
     }

@@ -289,6 +289,18 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             let node = if words.has("of") { somebody(words)? } else { Which::Number(node(words)?) };
             Action::CrashNode { node, down: lasts(words)? }
         }
+        Some("kill") => {
+            words.all("launcher")?;
+            let cut_off = words.has("cut");
+            if cut_off {
+                words.all("off")?;
+            }
+            Action::KillLauncher { cut_off, down: lasts(words)? }
+        }
+        Some("stop") => {
+            words.all("keeper of node")?;
+            Action::StopKeeper { node: node(words)?, lasts: lasts(words)? }
+        }
         Some("destroy") => {
             words.all("node")?;
             Action::DestroyNode { node: node(words)?, down: lasts(words)? }
@@ -349,7 +361,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
 }
 
 const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', \
-                       'crash other N', 'switch off node N for TIME', 'destroy node N for TIME', 'power loss after N writes for TIME', \
+                       'crash other N', 'switch off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
                        'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', \

@@ -182,6 +182,10 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::CrashNode { node, down } => {
             write!(f, "switch off {} for {}", which(node, "node"), duration(down))
         }
+        Action::KillLauncher { cut_off, down } => {
+            write!(f, "kill launcher {}for {}", if cut_off { "cut off " } else { "" }, duration(down))
+        }
+        Action::StopKeeper { node, lasts } => write!(f, "stop keeper of node {node} for {}", duration(lasts)),
         Action::DestroyNode { node, down } => write!(f, "destroy node {node} for {}", duration(down)),
         Action::PowerLoss { after, down } => {
             write!(f, "power loss after {after} writes for {}", duration(down))

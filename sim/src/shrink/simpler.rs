@@ -20,6 +20,8 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
     match action {
         Action::CrashNode { down: lasts, .. }
         | Action::DestroyNode { down: lasts, .. }
+        | Action::KillLauncher { down: lasts, .. }
+        | Action::StopKeeper { lasts, .. }
         | Action::PowerLoss { down: lasts, .. }
         | Action::Partition { lasts, .. }
         | Action::RailDown { lasts, .. }

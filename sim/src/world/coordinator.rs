@@ -64,6 +64,7 @@ impl World {
             layout,
             beginning,
             counter_last,
+            is_remote: false,
             connects: true,
             sabotage: self.sabotage.glue(),
         };
@@ -154,6 +155,8 @@ impl World {
                     if report.ending == Ending::Finished {
                         self.over = true;
                     } else {
+                        // The launcher's last word to its keepers.
+                        self.orphan_keepers(100);
                         self.call_operator(OPERATOR_DELAY);
                     }
                 }
@@ -204,7 +207,7 @@ impl World {
     /// The launcher gives up; an operator has to start the job again.
     pub(crate) fn end_launcher(&mut self) {
         self.job = None;
-        self.orphan_keepers();
+        self.orphan_keepers(75);
         self.call_operator(OPERATOR_DELAY);
     }
 
@@ -225,16 +228,6 @@ impl World {
         if self.operator_restarts > OPERATOR_RESTARTS_MAX {
             self.stuck("the job ends in failure each time that it is started".to_owned());
             return;
-        }
-        // The rest of the job before ends at the latest when its keepers see that their coordinator is gone.
-        let orphans =
-            self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n).collect::<Vec<_>>();
-        for keeper in orphans {
-            let delay = self.timing.below(MILLI);
-            self.task_after(
-                delay,
-                Task::KeeperOrphaned { keeper: u32::try_from(keeper).unwrap_or(u32::MAX) },
-            );
         }
         let counter_last = self.newest_counter();
         trace!(

@@ -102,6 +102,14 @@ pub(crate) enum Task {
     NodeUp { node: u32 },
     /// The keeper's connection to its coordinator is gone: it ends its ranks and itself.
     KeeperOrphaned { keeper: u32 },
+    /// A keeper tries to take the lock of its node.
+    TakeLock { keeper: u32 },
+    /// The lease of a keeper's ranks that lasts until then is over.
+    LeaseOver { keeper: u32, until: crate::engine::queue::Nanos },
+    /// No rank of it may run any more.
+    JudgeLease { keeper: u32, until: crate::engine::queue::Nanos },
+    /// A keeper that was stopped goes on.
+    KeeperResumes { keeper: u32 },
     /// The launcher sees that a keeper has connected.
     KeeperConnects { keeper: u32 },
     /// The launcher sees that the connection to a keeper has ended.

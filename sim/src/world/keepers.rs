@@ -27,6 +27,11 @@ pub(crate) struct KeeperShell {
     /// Number of the coordinator that it belongs to.
     pub(crate) job: u32,
     pub(crate) alive: bool,
+    /// It is stopped until then; inputs that have come meanwhile.
+    pub(crate) stopped_until: Nanos,
+    pub(crate) waiting: Vec<Input>,
+    /// Until when its guard lets its ranks run.
+    pub(crate) lease_until: Option<Nanos>,
     pub(crate) machine: Keeper,
     timer_at: Nanos,
 }
@@ -35,7 +40,16 @@ impl World {
     /// A keeper begins on `node` and says so to the coordinator `job`.
     pub(crate) fn start_keeper(&mut self, job: u32, node: u32) {
         let machine = Keeper::new(JOB, NodeIndex(node), self.sabotage.glue());
-        self.keepers.push(KeeperShell { node, job, alive: true, machine, timer_at: NEVER });
+        self.keepers.push(KeeperShell {
+            node,
+            job,
+            alive: true,
+            stopped_until: 0,
+            waiting: Vec::new(),
+            lease_until: None,
+            machine,
+            timer_at: NEVER,
+        });
         let number = u32::try_from(self.keepers.len() - 1).unwrap_or(u32::MAX);
         if self.has_node_disks() {
             let delay = 1 + self.timing.below(self.plan.control_ns_max);
@@ -49,6 +63,9 @@ impl World {
         if !keeper.alive {
             return;
         }
+        if keeper.stopped_until > self.queue.now() {
+            return keeper.waiting.push(input);
+        }
         let now = self.nodes[at(keeper.node)].clock.read(self.queue.now());
         keeper.machine.handle(now, input);
         self.run_keeper(number);
@@ -60,6 +77,14 @@ impl World {
             return;
         }
         keeper.timer_at = NEVER;
+        // One that is stopped looks when it goes on.
+        if keeper.stopped_until <= self.queue.now() {
+            self.handle_keeper_timeout(number);
+        }
+    }
+
+    pub(crate) fn handle_keeper_timeout(&mut self, number: u32) {
+        let keeper = &mut self.keepers[at(number)];
         let now = self.nodes[at(keeper.node)].clock.read(self.queue.now());
         keeper.machine.handle_timeout(now);
         self.run_keeper(number);
@@ -84,9 +109,12 @@ impl World {
                 }
                 // No rank of this world speaks PMI.
                 Output::Pmi(_) => {}
+                Output::Lock => self.take_lock(number),
+                Output::Lease(lease) => self.lease(number, lease),
                 Output::LeaseOver => {
                     let who = Actor::Keeper(self.keepers[at(number)].node);
-                    trace!(self.trace, self.queue.now(), who, "lease over: ends its ranks");
+                    trace!(self.trace, self.queue.now(), who, "lease over: ends its ranks, and itself");
+                    self.end_keeper(number);
                 }
             }
         }
@@ -104,6 +132,10 @@ impl World {
 
     pub(crate) fn spawn(&mut self, keeper: u32, rank: Rank, decision: Decision) {
         let shell = &self.keepers[at(keeper)];
+        if shell.alive && shell.stopped_until > self.queue.now() {
+            let until = shell.stopped_until;
+            return self.task_at(until, Task::Spawn { keeper, rank, decision });
+        }
         if !shell.alive || shell.machine.life() != Some(decision.life) {
             // The life was over before its process began; the kill has been answered.
             return;
@@ -113,6 +145,11 @@ impl World {
     }
 
     pub(crate) fn kill(&mut self, keeper: u32, rank: Rank, life: Life) {
+        let shell = &self.keepers[at(keeper)];
+        if shell.alive && shell.stopped_until > self.queue.now() {
+            let until = shell.stopped_until;
+            return self.task_at(until, Task::Kill { keeper, rank, life });
+        }
         let mine =
             |p: &&super::Process| p.keeper == keeper && p.rank == rank.0 && p.life == life && p.is_alive();
         let process = self.processes.iter().rfind(mine).map(|p| p.number);

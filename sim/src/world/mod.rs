@@ -4,6 +4,7 @@ mod control;
 mod coordinator;
 mod disk;
 mod event;
+mod guards;
 mod image;
 mod keepers;
 mod node_disks;
@@ -113,6 +114,8 @@ pub struct World {
     directory: JobDirectory<Memory>,
     /// Images that have been written, with the judges' records of them.
     images: Vec<(store::GenerationId, Rank, Generation)>,
+    /// The keeper that has taken the lock of each node last.
+    locks: Vec<Option<u32>>,
     /// The nodes' own directories, where they have any.
     node_disks: Vec<NodeDisk>,
     /// Nodes whose part of the newest committed generation is lost, and since when.
@@ -233,6 +236,7 @@ impl World {
             tasks: Tasks::default(),
             directory: disk::new_directory(plan.ranks).expect("an empty disk takes a job's directory"),
             images: Vec::new(),
+            locks: vec![None; at(plan.nodes)],
             node_disks: vec![NodeDisk::default(); at(plan.nodes)],
             gone: BTreeMap::new(),
             sealed_at: BTreeMap::new(),

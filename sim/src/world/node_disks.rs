@@ -148,6 +148,7 @@ impl World {
             // No directory of this world is unfit.
             Output::Unfit(..) => {}
             Output::Busy { counter } => self.feed_job(job, JobInput::StoreBusy { counter }),
+            Output::Withdraw { counter } => self.feed_job(job, JobInput::StoreWithdrawn { counter }),
             Output::Begin { life: Life { counter, nonce }, from, .. } => {
                 let Some(nodes) = self.nodes_shell(job) else { return };
                 let committed = nodes.has_committed;
@@ -239,6 +240,10 @@ impl World {
         let (node, job, is_alive) = (shell.node, shell.job, shell.alive);
         if !is_alive || self.nodes_shell(job).is_none_or(|nodes| nodes.keepers.get(&node) != Some(&keeper)) {
             return;
+        }
+        let stopped_until = self.keepers[at(keeper)].stopped_until;
+        if stopped_until > self.queue.now() {
+            return self.task_at(stopped_until, Task::NodeWorks { keeper, number, question });
         }
         let answer = self.work(job, node, question);
         trace!(self.trace, self.queue.now(), Actor::Keeper(node), "{question:?}: {answer:?}");

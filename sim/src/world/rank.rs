@@ -63,6 +63,7 @@ impl World {
             wake_at: NEVER,
             timer_at: NEVER,
         });
+        self.judge_lives(number);
         trace!(self.trace, self.queue.now(), Actor::Rank(rank.0), "process {number} of life {life_number}");
         let delay = 1 + self.timing.below(RESTORE_MAX);
         self.task_after(delay, Task::Restore { process: number, decision });

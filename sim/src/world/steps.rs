@@ -5,6 +5,7 @@ use store::storage::Fault as DiskFault;
 
 use super::coordinator::HEAD_NODE;
 use super::event::{Endpoint, Task};
+use super::guards::LINK_SILENT;
 use super::keepers::KILLED;
 use super::process::Phase;
 use super::{Partition, World, at};
@@ -123,6 +124,15 @@ impl World {
                 };
                 calm_at = now + down;
                 self.crash_node(node, down);
+            }
+            Action::StopKeeper { node, lasts } => {
+                calm_at = now + lasts;
+                self.stop_keeper(node % self.plan.nodes, lasts);
+            }
+            Action::KillLauncher { cut_off, down } => {
+                calm_at = now + down;
+                self.kill_launcher(cut_off);
+                self.call_operator(down);
             }
             Action::DestroyNode { node, down } => {
                 let node = node % self.plan.nodes;
@@ -263,7 +273,7 @@ impl World {
             }
             self.lose_unsynced();
             self.judge_newest();
-            self.orphan_keepers();
+            self.orphan_keepers(75);
         }
         self.task_after(down, Task::NodeUp { node });
         self.calm_at = self.calm_at.max(self.queue.now() + down);
@@ -294,15 +304,15 @@ impl World {
         }
     }
 
-    /// Keepers elsewhere see that the coordinator is gone, most of them soon; the others when their leases run out.
-    pub(crate) fn orphan_keepers(&mut self) {
-        let alive = self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, _)| n);
-        for keeper in alive.collect::<Vec<_>>() {
-            if self.timing.percent(75) {
-                let delay = self.timing.log_between(10 * MICRO, ORPHAN_MAX);
-                let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
-                self.task_after(delay, Task::KeeperOrphaned { keeper });
-            }
+    /// The coordinator is gone. So many of a hundred keepers elsewhere see it soon, and the one beside it always; the others' leases run out, or they hear
+    /// nothing for too long.
+    pub(crate) fn orphan_keepers(&mut self, seeing_percent: u64) {
+        let alive = self.keepers.iter().enumerate().filter(|(_, k)| k.alive).map(|(n, k)| (n, k.node));
+        for (keeper, node) in alive.collect::<Vec<_>>() {
+            let sees = node == HEAD_NODE || self.timing.percent(seeing_percent);
+            let delay = if sees { self.timing.log_between(10 * MICRO, ORPHAN_MAX) } else { LINK_SILENT };
+            let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
+            self.task_after(delay, Task::KeeperOrphaned { keeper });
         }
     }
 

@@ -71,7 +71,9 @@ impl<D> Nodes<D> {
             Input::Records(Records::Agree(refused)) => self.records_agree(now, refused),
             Input::Records(Records::Mended(generations)) => self.records_mended(now, generations),
             Input::Decided(life) => {
-                self.ask_all(now, Question::Decide(life), Some(self.settings.times.answer))
+                self.restoring = None;
+                self.rounds.clear();
+                self.ask_all(now, Question::Decide(life), Some(self.settings.times.answer));
             }
             Input::Written { generation, images } => self.begin_sealing(now, generation, images),
             Input::Committed(generation) => {
@@ -174,11 +176,19 @@ impl<D> Nodes<D> {
         }
     }
 
-    /// It does not answer the open questions. Before a life begins, its successor is surveyed again.
+    /// It does not answer the open questions. Before a life is decided, its successor is surveyed again: what it had may be gone.
     fn on_lost(&mut self, now: Instant, node: NodeIndex) {
         self.ready.remove(&node);
+        if self.is_leaving {
+            return;
+        }
         if let Some(restoring) = &mut self.restoring {
             restoring.lose_keeper();
+            if restoring.withdraw() {
+                let counter = restoring.counter();
+                self.push(Output::Withdraw { counter });
+                return self.survey(now);
+            }
             let fetch = self.rounds.iter_mut().find(|round| matches!(round.question, Question::Fetch(_)));
             let Some(fetch) = fetch else { return self.survey(now) };
             // The other nodes go on fetching; all are asked again when they are done.

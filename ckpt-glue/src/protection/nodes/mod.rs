@@ -253,6 +253,11 @@ pub enum Output<D> {
         /// Its counter.
         counter: u32,
     },
+    /// The choice of [`Output::Begin`] does not hold any more: a node was lost before the decision. Another one follows.
+    Withdraw {
+        /// Its counter.
+        counter: u32,
+    },
     /// This life begins.
     Begin {
         /// The life.

@@ -28,6 +28,8 @@ pub(super) struct Restoring {
     failures: BTreeMap<GenerationId, Refused>,
     /// When progress of rebuilt or brought images is reported.
     progress: Option<Instant>,
+    /// The life's beginning is chosen, and not decided yet.
+    is_chosen: bool,
 }
 
 impl Restoring {
@@ -42,6 +44,11 @@ impl Restoring {
     /// Its protector is gone with it.
     pub(super) fn lose_keeper(&mut self) {
         self.plan.set_can_rebuild(false);
+    }
+
+    /// A choice that was made does not hold any more. False: none was.
+    pub(super) fn withdraw(&mut self) -> bool {
+        core::mem::take(&mut self.is_chosen)
     }
 
     fn terms(&self) -> Terms {
@@ -74,6 +81,7 @@ impl<D> Nodes<D> {
             problems: BTreeMap::new(),
             failures: BTreeMap::new(),
             progress: None,
+            is_chosen: false,
         });
         self.base = None;
         self.survey(now);
@@ -274,7 +282,8 @@ impl<D> Nodes<D> {
     }
 
     fn begin_life(&mut self, from: Option<GenerationId>, is_protected: bool) {
-        let Some(restoring) = self.restoring.take() else { return };
+        let Some(mut restoring) = self.restoring.take() else { return };
+        restoring.is_chosen = true;
         let older = match from.filter(|_| !restoring.terms().is_repair) {
             Some(chosen) => self.older_to_rebuild(&restoring, chosen),
             None => VecDeque::new(),
@@ -282,6 +291,8 @@ impl<D> Nodes<D> {
         self.rebuilding = Rebuilding::new(older);
         self.base = from.filter(|_| is_protected);
         let life = Life { counter: restoring.survey.counter, nonce: restoring.survey.nonce };
+        // Kept until the decision: a node may be lost before.
+        self.restoring = Some(restoring);
         self.push(Output::Begin { life, from, is_protected });
     }
 }

@@ -69,6 +69,10 @@ impl Job {
         let number = job.meet(outputs);
         let outputs = job.answer(number, &ALL);
         assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
+        let life = Life { counter: 2, nonce: 10 };
+        let outputs = job.feed(Input::Decided(life));
+        let decide = self::number(&outputs, Question::Decide(life), &ALL);
+        job.answer(decide, &ALL);
         job.feed(Input::AllRunning);
         job
     }
@@ -257,6 +261,28 @@ fn what_a_node_has_lost_is_rebuilt_before_the_life_begins() {
     let life = Life { counter: 2, nonce: 10 };
     let begin = Output::Begin { life, from: Some(generation(1)), is_protected: true };
     assert_eq!(outputs.last(), Some(&begin));
+}
+
+/// The fences of other nodes may be missing for long after the choice.
+#[test]
+fn a_choice_is_withdrawn_if_a_node_is_lost_before_the_decision() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_survey(survey, [vec![whole()], vec![whole()], vec![whole()]]);
+    let outputs = job.read_records();
+    let meet = job.meet(outputs);
+    assert!(matches!(job.answer(meet, &ALL).last(), Some(Output::Begin { .. })));
+    let outputs = job.feed(Input::KeeperLost(NodeIndex(1)));
+    assert_eq!(outputs[0], Output::Withdraw { counter: 2 });
+    let again = number(&outputs, Question::Survey, &[0, 2]);
+    // It was too late: the decision stands, and everybody is told of it.
+    job.feed(Input::KeeperReady(NodeIndex(1)));
+    let life = Life { counter: 2, nonce: 10 };
+    let outputs = job.feed(Input::Decided(life));
+    number(&outputs, Question::Decide(life), &ALL);
+    assert_eq!(job.answer_with(again, 0, Ok(Answer::Surveyed(vec![whole()]))), []);
+    // From now on a lost node is a fault of the life.
+    assert_eq!(job.feed(Input::KeeperLost(NodeIndex(2))), []);
 }
 
 #[test]

@@ -116,6 +116,7 @@ impl World {
             layout: layout.clone(),
             beginning: Beginning::Fresh,
             counter_last: 0,
+            is_remote: false,
             connects: false,
             sabotage,
         };
@@ -318,7 +319,16 @@ impl World {
                 self.after(write, Happening::ToKeeper(node, input));
             }
             keeper::Output::Pmi(input) => panic!("no rank of this world speaks PMI: {input:?}"),
-            keeper::Output::LeaseOver => self.note(&format!("keeper {node} has lost its lease")),
+            keeper::Output::Lock => {
+                self.after(Duration::ZERO, Happening::ToKeeper(node, keeper::Input::Locked));
+            }
+            keeper::Output::Lease(_) => {}
+            keeper::Output::LeaseOver => {
+                self.note(&format!("keeper {node} has lost its lease"));
+                // It ends, and its guard ends its ranks.
+                self.layout.ranks_of(node).for_each(|rank| drop(self.processes.remove(&Rank(rank))));
+                self.keepers.remove(&node);
+            }
         }
     }
 

@@ -136,6 +136,7 @@ impl Shell<'_> {
                 self.report_brought();
                 self.feed_job(job::Input::StoreBusy { counter });
             }
+            Output::Withdraw { counter } => self.feed_job(job::Input::StoreWithdrawn { counter }),
             Output::Begin { life, from, is_protected } => self.begin_from(life, from, is_protected),
             Output::DecisionNoted(life) => self.feed_job(job::Input::DecisionDurable { life }),
             Output::Protected { generation, images, answers } => {
@@ -236,7 +237,7 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else {
             return self.feed_job(job::Input::DecisionDurable { life });
         };
-        nodes.decision = Some(*decision);
+        (nodes.decision, nodes.survey) = (Some(*decision), None);
         self.feed_nodes(Input::Decided(life));
     }
 

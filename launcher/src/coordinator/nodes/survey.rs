@@ -146,10 +146,10 @@ impl Shell<'_> {
     /// The generation to be restored is known. `is_protected`: every member holds its protection data.
     pub(super) fn begin_from(&mut self, life: Life, newest: Option<GenerationId>, is_protected: bool) {
         let Some(nodes) = &mut self.nodes else { return };
-        let Some(PendingSurvey { records, .. }) = nodes.survey.take() else { return };
+        let Some(PendingSurvey { records, .. }) = &nodes.survey else { return };
         // A job that goes on counts as committed, even if its directory has lost the records.
         let committed = records.are_of_any() || self.plan.beginning != Beginning::Fresh;
-        nodes.manifests = records.manifests.into_iter().map(|(manifest, _)| manifest).collect();
+        nodes.manifests = records.manifests.iter().map(|(manifest, _)| manifest.clone()).collect();
         nodes.repairs.chosen = newest.map(|generation| generation.to_string());
         nodes.repairs.protected = is_protected;
         if self.plan.purpose == Purpose::Repair {

@@ -1,0 +1,104 @@
+//! The lock of the job on this node (R30): an open file that the keeper and its guard share. The kernel frees it when both are gone, however they end.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ckpt_glue::keeper::Input;
+use ckpt_glue::names::NodeIndex;
+
+use super::super::limits::{LOCK_LOOK_EVERY, LOCK_REPORT_AFTER};
+use super::super::wire::FromKeeper;
+use super::Shell;
+
+/// The lock, and whether it is taken.
+#[derive(Debug)]
+pub(super) struct NodeLock {
+    file: File,
+    path: PathBuf,
+    /// Since when it is wanted, and when it is tried again; `None`: not yet, or it is taken.
+    wanted: Option<(Instant, Instant)>,
+    is_reported: bool,
+}
+
+impl NodeLock {
+    /// Opens the file, and does not take it. `beside`: the node has a directory of its own, whose loss must not lose the lock.
+    pub(super) fn open(directory: &Path, node: NodeIndex, beside: bool) -> io::Result<NodeLock> {
+        let place = directory.parent().filter(|_| beside).unwrap_or(directory);
+        let path = place.join(format!("lock-{node}"));
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let opened = options.open(&path).or_else(|error| {
+            // A disk that is full or cannot be written may have it already; else the directory itself serves.
+            File::open(&path).or_else(|_| File::open(directory)).map_err(|_| error)
+        });
+        Ok(NodeLock { file: opened?, path, wanted: None, is_reported: false })
+    }
+
+    /// For the guard.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.wanted.map(|(_, again)| again)
+    }
+
+    /// Takes it, if it is free.
+    fn take(&mut self) -> io::Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl Shell {
+    /// The machine wants the lock.
+    pub(super) fn want_lock(&mut self) {
+        let now = Instant::now();
+        self.lock.wanted.get_or_insert((now, now));
+        self.look_at_lock();
+    }
+
+    /// Takes the lock as soon as the keeper that has it, and everything that this one has started, is gone.
+    pub(super) fn look_at_lock(&mut self) {
+        let now = Instant::now();
+        let Some((since, _)) = self.lock.wanted.filter(|(_, again)| *again <= now) else { return };
+        match self.lock.take() {
+            Ok(true) => {
+                self.lock.wanted = None;
+                self.feed_keeper(Input::Locked);
+            }
+            Ok(false) => {
+                self.lock.wanted = Some((since, now + LOCK_LOOK_EVERY));
+                self.report_lock(since.elapsed(), None);
+            }
+            // It cannot be known who runs here; the launcher's wait has an end.
+            Err(error) => {
+                self.lock.wanted = Some((since, now + LOCK_REPORT_AFTER));
+                self.report_lock(since.elapsed(), Some(&error));
+            }
+        }
+    }
+
+    fn report_lock(&mut self, waited: Duration, error: Option<&io::Error>) {
+        if self.lock.is_reported || error.is_none() && waited < LOCK_REPORT_AFTER {
+            return;
+        }
+        self.lock.is_reported = true;
+        let path = self.lock.path.display();
+        let words = match error {
+            None => format!(
+                "processes of an earlier launcher of this job still run here ({path} is locked); the next life begins when they have ended, at the latest when \
+                 their lease is over. `fuser -v {path}` lists them"
+            ),
+            Some(error) => format!("{path} cannot be locked: {error}; no rank starts here"),
+        };
+        self.send_to_launcher(&FromKeeper::LockHeld { words });
+    }
+}
