@@ -4,13 +4,14 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use transport::{Epoch, Instant, Life, Rank};
+use transport::{Epoch, Instant, Life};
 
+use super::books::{Counted, Ended, Leases, Writing};
 use super::limit::TimeLimit;
 use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
 use crate::config::OnFault;
 use crate::control::{
-    Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, PortEntry, Source, Watch,
+    Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source, Watch,
 };
 use crate::error::ConfigError;
 use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
@@ -23,44 +24,6 @@ use crate::protocols::{
 use crate::queue::Queue;
 use crate::recovery::{self, Phase, Recovery};
 use crate::sabotage::Rule;
-
-/// Everything counted in the current life.
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    ports: Vec<PortEntry>,
-    registered: u32,
-    running: u32,
-    finalizing: u32,
-    finished: bool,
-    /// A rank has opened a session, and waits in there for all others.
-    connecting: bool,
-    /// A rank has ended well, and never will.
-    left: Option<Rank>,
-}
-
-/// The keepers as the coordinator knows them, in a job of several nodes.
-#[derive(Clone, Copy, Debug)]
-struct Leases {
-    watch: Watch,
-    root_heard: Instant,
-    keepers: u32,
-    next: Instant,
-}
-
-/// A rank has ended by itself, or wants the end of all. A fault that is reported within [`EXIT_GRACE`] is why.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    fault: Fault,
-    until: Instant,
-}
-
-/// A record whose fate is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Writing {
-    record: Record,
-    since: Instant,
-    report: Instant,
-}
 
 /// ```text
 ///   Gathering --all keepers are there--> (recovery: Fencing, Deciding, Starting, Running, ...) --> Over
@@ -674,8 +637,12 @@ impl Job {
         let watch = Watch { beat_ns, silence_ns, lease_ns: silence_ns.saturating_mul(2) };
         let layout = self.settings.layout.clone();
         let nodes = layout.nodes();
-        let has_leases = nodes > 1 || self.settings.is_remote;
-        self.leases = has_leases.then_some(Leases { watch, root_heard: now, keepers: nodes, next: now });
+        self.leases = (nodes > 1 || self.settings.is_remote).then_some(Leases {
+            watch,
+            root_heard: now,
+            keepers: nodes,
+            next: now,
+        });
         let watch = self.leases.map(|leases| leases.watch);
         self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
     }

@@ -2,6 +2,7 @@
 //!
 //! The shell feeds [`Input`]s one at a time, carries out [`Output`]s in order, and nothing else decides anything.
 
+mod books;
 mod limit;
 mod machine;
 

@@ -106,10 +106,9 @@ impl Keeper {
     fn on_message_from_above(&mut self, now: Instant, message: Message) {
         match message {
             Message::Heartbeat { .. } => {
-                if let Some(watcher) = self.held().and_then(|held| held.watcher.as_mut()) {
-                    if let Some(lease) = watcher.leased(now) {
-                        self.outputs.push(Output::Lease(Some(lease)));
-                    }
+                let watcher = self.held().and_then(|held| held.watcher.as_mut());
+                if let Some(lease) = watcher.and_then(|watcher| watcher.leased(now)) {
+                    self.outputs.push(Output::Lease(Some(lease)));
                 }
                 for child in self.children() {
                     self.send(Party::Keeper(child), message.clone());

@@ -7,6 +7,7 @@ mod copy_parts;
 mod files;
 mod input;
 mod keyboard;
+mod link;
 mod node_lock;
 mod nodes;
 mod output;
@@ -21,7 +22,7 @@ pub(super) mod terminal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,6 @@ use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
 use drivers::{NicChoice, NicRequest};
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -45,7 +44,7 @@ use transport::{JobId, Life, Rank};
 use super::descriptors::{self, Descriptors};
 use super::guard::Guard;
 use super::key::KeyFile;
-use super::limits::{EVENTS_PER_ROUND, LINK_GREETING_MAX, LINK_QUEUE_BYTES_MAX};
+use super::limits::{EVENTS_PER_ROUND, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
@@ -55,6 +54,7 @@ use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper
 use super::{Saves, image_key, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
+use link::{finish_sending, greeting, open};
 use node_lock::NodeLock;
 use nodes::OwnDirectory;
 use output::Outputs;
@@ -210,54 +210,6 @@ pub fn keep() -> bool {
             finish_sending(&mut link);
             false
         }
-    }
-}
-
-/// The link over standard input and output.
-fn open() -> io::Result<Link> {
-    let duplicate = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
-        let fd = fd.try_clone_to_owned()?;
-        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
-        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-        Ok(fd)
-    };
-    let link = Link::new(duplicate(io::stdin().as_fd())?, duplicate(io::stdout().as_fd())?);
-    // Nothing else may be read or written there.
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    nix::unistd::dup2_stdin(&null)?;
-    nix::unistd::dup2_stdout(&null)?;
-    Ok(link)
-}
-
-/// Waits for the launcher's first message; messages behind that have come as well.
-fn greeting(link: &mut Link) -> Result<(Begin, Vec<ToKeeper>), LinkError> {
-    let until = Instant::now() + LINK_GREETING_MAX;
-    let mut messages = Vec::new();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came for 30 s").into());
-        }
-        let mut fds = [PollFd::new(link.from().as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
-        link.receive(&mut messages)?;
-        if messages.is_empty() {
-            continue;
-        }
-        return match messages.remove(0) {
-            ToKeeper::Begin(begin) => Ok((*begin, messages)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it does not begin").into()),
-        };
-    }
-}
-
-/// Sends the waiting messages, for a second at most, while the other end reads.
-fn finish_sending(link: &mut Link) {
-    let until = Instant::now() + Duration::from_secs(1);
-    while link.has_waiting() && Instant::now() < until {
-        let mut fds = [PollFd::new(link.to().as_fd(), PollFlags::POLLOUT)];
-        let _ = poll(&mut fds, PollTimeout::from(100u8));
-        link.flush();
     }
 }
 

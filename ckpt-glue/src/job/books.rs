@@ -1,0 +1,47 @@
+//! The books of a job's machine: counts and times of the current life.
+
+use alloc::vec::Vec;
+
+use transport::{Instant, Rank};
+
+use super::Record;
+use crate::control::{PortEntry, Watch};
+use crate::protocols::Fault;
+
+/// Everything counted in the current life.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) ports: Vec<PortEntry>,
+    pub(super) registered: u32,
+    pub(super) running: u32,
+    pub(super) finalizing: u32,
+    pub(super) finished: bool,
+    /// A rank has opened a session, and waits in there for all others.
+    pub(super) connecting: bool,
+    /// A rank has ended well, and never will.
+    pub(super) left: Option<Rank>,
+}
+
+/// The keepers as the coordinator knows them, in a job of several nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leases {
+    pub(super) watch: Watch,
+    pub(super) root_heard: Instant,
+    pub(super) keepers: u32,
+    pub(super) next: Instant,
+}
+
+/// A rank has ended by itself, or wants the end of all. A fault that is reported within [`EXIT_GRACE`] is why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) fault: Fault,
+    pub(super) until: Instant,
+}
+
+/// A record whose fate is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writing {
+    pub(super) record: Record,
+    pub(super) since: Instant,
+    pub(super) report: Instant,
+}
