@@ -608,9 +608,10 @@ fn a_repair_rebuilds_all_that_are_kept_or_the_one_that_is_named() {
     assert_eq!(found(&report, "restorable"), expected, "{report}");
     let lost = &report["lost"][0];
     let why = lost["why"].as_str().expect("words");
+    // Parity of stripes behind the end of node 1's image could be computed, if that is the shortest: node 2 then has a part of it.
+    let places = ["(all of it on node 2, a part of it on node 1)", "(a part of it on node 1, node 2)"];
     assert!(
-        lost["generation"] == kept[1].as_str()
-            && why.contains("(all of it on node 2, a part of it on node 1)"),
+        lost["generation"] == kept[1].as_str() && places.iter().any(|places| why.contains(places)),
         "{report}"
     );
     assert_eq!(report["rebuilt"].as_array().map(Vec::len), Some(1), "the rest is there already: {report}");

@@ -12,6 +12,7 @@ use core::time::Duration;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -61,7 +62,7 @@ impl<D: Driver> CaptureDriver<D> {
         let mut number = 0;
         let (path, file) = loop {
             let path = folder.join(format!("{process}-{number}-{kind}.pcapng"));
-            match File::create_new(&path) {
+            match create_new(&path) {
                 Ok(file) => break (path, file),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
                 Err(error) => return Err(CaptureError { path, error }),
@@ -73,6 +74,11 @@ impl<D: Driver> CaptureDriver<D> {
         record.write();
         Ok(CaptureDriver { inner, record, peers: Vec::new(), leased: false })
     }
+}
+
+/// A file that only its owner may read: it holds what the ranks send.
+fn create_new(path: &FilePath) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn place(address: &RawAddress) -> String {
@@ -315,6 +321,17 @@ mod tests {
         assert!(bytes.len() as u64 <= LEFT_BYTES, "{} bytes", bytes.len());
         let capture = pcapng::read(&bytes).expect("a capture");
         assert_eq!((capture.packets.len(), capture.damage), (packets - 1, None));
+    }
+
+    #[test]
+    fn a_capture_is_its_owner_s_alone_and_replaces_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = std::env::temp_dir().join(format!("stillwire-capture-{}", std::process::id()));
+        let file = create_new(&path).expect("a new file");
+        let again = create_new(&path).map(drop);
+        std::fs::remove_file(&path).expect("just made");
+        assert_eq!(file.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
+        assert!(again.is_err(), "somebody else's file is not written to");
     }
 
     #[test]
