@@ -18,7 +18,7 @@ pub(crate) struct HostArguments {
     /// The ranks of a host receive on the address of its name, or on another one: node1:4@10.0.0.1. Parity between nodes also uses further networks, if you name an address on each, in the same order for all hosts: node1:4@10.0.0.1+10.1.0.1. localhost is this host. All hosts need this program and the program that runs at the same paths. They need the job's directory, too, unless each node stores its own images (`--parity`).
     #[arg(long, alias = "map", value_name = "HOST[:RANKS][@IP[+IP]],...", value_delimiter = ',')]
     pub(crate) hosts: Vec<HostArgument>,
-    /// Command that starts a program on another host; it gets the host's name and the program's as further arguments [default: ssh -o BatchMode=yes]
+    /// Command that starts a program on another host; it gets the host's name and the program's as further arguments [default: ssh -o BatchMode=yes -o ServerAliveInterval=2]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) remote_shell: Option<String>,
     /// Run the ranks under this many node daemons (keepers) on this host, as if it were several hosts
@@ -56,8 +56,9 @@ fn is_name(symbol: char) -> bool {
     symbol.is_ascii_alphanumeric() || "-._".contains(symbol)
 }
 
-/// The remote shell that every cluster has. It must not ask for a password: nobody is there to answer.
-const REMOTE_SHELL: &str = "ssh -o BatchMode=yes";
+/// The remote shell that every cluster has. It must not ask for a password: nobody is there to answer. It ends when the other host has not answered for
+/// 6 s (three times the interval): a host that has lost its power closes no connection, and its ranks have ended by their lease (R30).
+const REMOTE_SHELL: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=2";
 
 /// One host of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
