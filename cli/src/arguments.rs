@@ -212,6 +212,8 @@ pub(crate) enum OwnCommand {
         job: String,
         /// The job's directory
         directory: PathBuf,
+        /// The keeper's process
+        keeper: i32,
     },
     /// Keep the ranks of a node, for the launcher at the other end of standard input and output
     #[command(name = "__keeper")]

@@ -34,8 +34,8 @@ fn main() -> ExitCode {
 /// Carries out a request of another process of this program.
 fn serve(command: OwnCommand) -> ExitCode {
     match command {
-        OwnCommand::Guard { job, directory } => {
-            launcher::guard_node(&job, &directory);
+        OwnCommand::Guard { job, directory, keeper } => {
+            launcher::guard_node(&job, &directory, keeper);
             ExitCode::SUCCESS
         }
         OwnCommand::Keeper => {

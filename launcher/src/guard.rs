@@ -54,6 +54,7 @@ impl Guard {
             .arg("__guard")
             .arg(job.to_string())
             .arg(directory)
+            .arg(std::process::id().to_string())
             .stdin(Stdio::piped())
             .stdout(lock)
             // Ctrl-C is for the launcher.
@@ -107,20 +108,21 @@ impl Guard {
     }
 }
 
-/// The guard itself: returns when the launcher is gone and everything is cleaned up.
-pub fn watch(job: &str, directory: &Path) {
+/// The guard itself: returns when the launcher is gone and everything is cleaned up. `keeper`: the process that has started it.
+pub fn watch(job: &str, directory: &Path, keeper: i32) {
     // A signal that ends the launcher must not end the guard before it has done its work.
     let _ = SigSet::all().thread_block();
     let notes = Arc::new(Notes::default());
     let looking = Arc::clone(&notes);
     // Without it nothing is missed but files in memory.
     let _ = std::thread::Builder::new().name("look".into()).spawn(move || looking.keep());
-    let keeper = getppid();
+    let keeper = Pid::from_raw(keeper);
     match listen(&notes) {
         Heard::Done => return,
         Heard::End => {}
         // It may be stopped, and must not go on when another keeper has taken its place.
         Heard::LeaseOver => {
+            // Its id is its own for as long as it is this process's parent.
             if getppid() == keeper {
                 let _ = kill(keeper, Signal::SIGKILL);
             }

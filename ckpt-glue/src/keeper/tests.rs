@@ -359,7 +359,7 @@ fn without_the_node_s_lock_no_fence_is_answered_and_no_life_begins() {
     assert_eq!(keeper.life(), Some(life(2)));
 }
 
-/// R30: the guard is told how long the ranks may run, and when none runs any more.
+/// R30: the guard learns how long the ranks may run, and when none runs any more.
 #[test]
 fn a_lease_lasts_from_word_to_word_until_the_last_rank_has_ended() {
     const SECOND: u64 = 1_000_000_000;

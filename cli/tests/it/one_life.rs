@@ -20,7 +20,7 @@ fn half_open(place: &Place) -> String {
     ))
 }
 
-/// Processes of ranks of this place's job that run, whoever has started them.
+/// Running processes of ranks of this place's job, of all launchers.
 fn ranks(place: &Place) -> BTreeSet<u32> {
     let until = place.enough().display().to_string();
     let all = std::fs::read_dir("/proc").expect("a proc file system");

@@ -39,7 +39,7 @@ impl World {
         self.feed_keeper(keeper, Input::Locked);
     }
 
-    /// The guard is told how long the ranks may run.
+    /// The guard learns how long the ranks may run.
     pub(crate) fn lease(&mut self, keeper: u32, lease: Option<core::time::Duration>) {
         let until =
             lease.map(|lease| self.queue.now() + u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX / 2));

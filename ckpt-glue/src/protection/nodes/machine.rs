@@ -254,7 +254,7 @@ impl<D> Nodes<D> {
             // The rest may have waited for this round.
             _ => {
                 self.seal(now);
-                if self.sealing.is_idle() {
+                if !self.sealing.is_pending() {
                     self.resume_rebuilding(now);
                 }
             }

@@ -28,8 +28,8 @@ pub(super) enum Sealing {
 }
 
 impl Sealing {
-    pub(super) fn is_idle(&self) -> bool {
-        !matches!(self, Sealing::Pending { .. })
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self, Sealing::Pending { .. })
     }
 
     /// The generation that ends with its life.

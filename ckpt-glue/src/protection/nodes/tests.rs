@@ -60,14 +60,20 @@ impl Job {
         job
     }
 
+    /// A job whose nodes have reported this of these generations. The number of the question that is open: protectors meet.
+    fn surveyed(epochs: &[u32], found: [Vec<Found>; 3]) -> (Job, u64) {
+        let mut job = Job::new();
+        let survey = job.survey(epochs);
+        job.answer_survey(survey, found);
+        let outputs = job.read_records();
+        let meet = job.meet(outputs);
+        (job, meet)
+    }
+
     /// A job whose life runs from generation 1, which is whole on all nodes; 2 and 3 are to come.
     fn running() -> Job {
-        let mut job = Job::new();
-        let number = job.survey(&[1]);
-        job.answer_survey(number, [vec![whole()], vec![whole()], vec![whole()]]);
-        let outputs = job.read_records();
-        let number = job.meet(outputs);
-        let outputs = job.answer(number, &ALL);
+        let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![whole()], vec![whole()]]);
+        let outputs = job.answer(meet, &ALL);
         assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
         let life = Life { counter: 2, nonce: 10 };
         let outputs = job.feed(Input::Decided(life));
@@ -245,14 +251,10 @@ fn a_life_waits_for_a_missing_node_and_asks_all_again_when_one_was_lost() {
 
 #[test]
 fn what_a_node_has_lost_is_rebuilt_before_the_life_begins() {
-    let mut job = Job::new();
-    let survey = job.survey(&[1]);
-    job.answer_survey(survey, [vec![whole()], vec![nothing()], vec![whole()]]);
-    let outputs = job.read_records();
-    let meet = job.meet(outputs);
+    let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![nothing()], vec![whole()]]);
     let outputs = job.answer(meet, &ALL);
     let repair = number(&outputs, Question::Repair(generation(1)), &[1]);
-    // It takes its time, and the job is told so.
+    // Progress of a long repair is reported to the job.
     assert_eq!(job.wait(200), [Output::Busy { counter: 2 }]);
     let outputs = job.answer(repair, &[1]);
     let survey = number(&outputs, Question::Survey, &ALL);
@@ -266,16 +268,12 @@ fn what_a_node_has_lost_is_rebuilt_before_the_life_begins() {
 /// The fences of other nodes may be missing for long after the choice.
 #[test]
 fn a_choice_is_withdrawn_if_a_node_is_lost_before_the_decision() {
-    let mut job = Job::new();
-    let survey = job.survey(&[1]);
-    job.answer_survey(survey, [vec![whole()], vec![whole()], vec![whole()]]);
-    let outputs = job.read_records();
-    let meet = job.meet(outputs);
+    let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![whole()], vec![whole()]]);
     assert!(matches!(job.answer(meet, &ALL).last(), Some(Output::Begin { .. })));
     let outputs = job.feed(Input::KeeperLost(NodeIndex(1)));
     assert_eq!(outputs[0], Output::Withdraw { counter: 2 });
     let again = number(&outputs, Question::Survey, &[0, 2]);
-    // It was too late: the decision stands, and everybody is told of it.
+    // It was too late: the decision stands, and all nodes receive it.
     job.feed(Input::KeeperReady(NodeIndex(1)));
     let life = Life { counter: 2, nonce: 10 };
     let outputs = job.feed(Input::Decided(life));
@@ -300,12 +298,8 @@ fn a_node_that_refuses_before_the_first_life_ends_the_job() {
 
 #[test]
 fn an_older_generation_is_rebuilt_behind_the_life_and_a_checkpoint_goes_first() {
-    let mut job = Job::new();
-    let survey = job.survey(&[2, 1]);
     let lost = vec![whole(), nothing()];
-    job.answer_survey(survey, [vec![whole(), whole()], lost, vec![whole(), whole()]]);
-    let outputs = job.read_records();
-    let meet = job.meet(outputs);
+    let (mut job, meet) = Job::surveyed(&[2, 1], [vec![whole(), whole()], lost, vec![whole(), whole()]]);
     assert!(matches!(job.answer(meet, &ALL).last(), Some(Output::Begin { .. })));
     let outputs = job.feed(Input::AllRunning);
     let rebuild = number(&outputs, Question::Rebuild(generation(1)), &[1]);
@@ -326,12 +320,8 @@ fn an_older_generation_is_rebuilt_behind_the_life_and_a_checkpoint_goes_first() 
 
 #[test]
 fn a_generation_that_is_not_kept_is_not_rebuilt() {
-    let mut job = Job::new();
-    let survey = job.survey(&[2, 1]);
     let lost = vec![whole(), nothing()];
-    job.answer_survey(survey, [vec![whole(), whole()], lost, vec![whole(), whole()]]);
-    let outputs = job.read_records();
-    let meet = job.meet(outputs);
+    let (mut job, meet) = Job::surveyed(&[2, 1], [vec![whole(), whole()], lost, vec![whole(), whole()]]);
     job.answer(meet, &ALL);
     job.feed(Input::Collected(vec![generation(2)]));
     assert_eq!(job.feed(Input::AllRunning), []);

@@ -1,6 +1,7 @@
 //! Nodes with directories of their own: the shell of [`ckpt_glue::protection::nodes`], which decides.
 //!
-//! The job's own directory decides what is committed; the nodes' copies of its records serve the ranks, and a user who has lost that directory.
+//! The job's own directory decides which generation is committed. The nodes hold copies of its records, for their ranks and for a user who loses that
+//! directory.
 
 mod metadata_sync;
 mod outcomes;
@@ -19,6 +20,7 @@ use ckpt_glue::protection::nodes::{
     Answer, Input, Nodes as Machine, Output, Question, Refusal, Settings, Times,
 };
 use ckpt_glue::sabotage::Sabotage;
+use nix::errno::Errno;
 use store::protect::Group;
 use transport::Life;
 
@@ -170,9 +172,20 @@ impl Shell<'_> {
             }
             return;
         }
-        let Some(task) = self.task(question) else { return };
+        let Some(task) = self.task(question) else {
+            return self.refuse_question(number, question, to);
+        };
         let frame = Frame::new(&ToKeeper::Node { number, task });
         to.iter().for_each(|node| self.keepers.send_frame(*node, &frame));
+    }
+
+    /// No question stays open for want of a record.
+    fn refuse_question(&mut self, number: u64, question: Question, to: &BTreeSet<NodeIndex>) {
+        let why = format!("the launcher has no record for {}; that is a bug", words::question(question));
+        for node in to {
+            let refusal = Refusal { errno: Errno::EINVAL as u32, why: why.clone() };
+            self.feed_nodes(Input::Answered { node: *node, number, answer: Err(refusal) });
+        }
     }
 
     /// The question with the records that it takes along. `None` only if the machine asks for something that this shell has not given it.
