@@ -14,6 +14,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Watch;
 use crate::duration::{optional_text, text, write_duration};
 use crate::error::ConfigError;
 use crate::limits::{
@@ -113,13 +114,21 @@ pub struct KeeperConfig {
     /// Time between heartbeats.
     #[serde(with = "text")]
     pub heartbeat: Duration,
-    /// Heartbeats missed in a row after which a keeper counts as silent; after twice as many it stops its own ranks.
+    /// Heartbeats missed in a row after which a keeper counts as silent. Its own ranks have ended a little earlier: see `Watch`.
     pub heartbeats_missed_max: u32,
 }
 
 impl Default for KeeperConfig {
     fn default() -> KeeperConfig {
-        KeeperConfig { fan_out: 16, heartbeat: Duration::from_millis(250), heartbeats_missed_max: 8 }
+        KeeperConfig { fan_out: 16, heartbeat: Duration::from_millis(250), heartbeats_missed_max: 20 }
+    }
+}
+
+impl KeeperConfig {
+    /// The times, as keepers need them.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.heartbeat, self.heartbeat * self.heartbeats_missed_max)
     }
 }
 

@@ -111,6 +111,13 @@ impl Layout {
         self.nodes() / 2 + 1
     }
 
+    /// Keepers that must remember the job before its next life is decided: half of them. Two launchers that each have a half decide in the same
+    /// directory, where one of them is too late; and neither can grant a lease, which takes a majority (R9, R32).
+    #[must_use]
+    pub fn quorum(&self) -> u32 {
+        self.nodes().div_ceil(2)
+    }
+
     /// The node at the top of the tree: its keeper speaks with the coordinator.
     #[must_use]
     pub fn root(&self) -> NodeIndex {
@@ -173,15 +180,23 @@ impl Layout {
     /// Ranks of `node` and of all nodes below it in the tree.
     #[must_use]
     pub fn ranks_below(&self, node: NodeIndex) -> u32 {
-        let Some(place) = self.place(node) else { return 0 };
-        // The places of one level of a subtree lie side by side.
-        let (mut first, mut end) = (place, place + 1);
-        let mut ranks = 0;
-        while first < self.shares.len() {
-            ranks += self.firsts[end.min(self.shares.len())] - self.firsts[first];
-            (first, end) = (first * self.fan() + 1, (end - 1) * self.fan() + self.fan() + 1);
-        }
-        ranks
+        self.levels_below(node).map(|places| self.firsts[places.end] - self.firsts[places.start]).sum()
+    }
+
+    /// `node` and all nodes below it in the tree.
+    #[must_use]
+    pub fn nodes_below(&self, node: NodeIndex) -> u32 {
+        u32::try_from(self.levels_below(node).map(|places| places.len()).sum::<usize>()).unwrap_or(u32::MAX)
+    }
+
+    /// The places of `node` and of all nodes below it: those of one level lie side by side.
+    fn levels_below(&self, node: NodeIndex) -> impl Iterator<Item = Range<usize>> + '_ {
+        let next = |(first, end): &(usize, usize)| {
+            Some((first * self.fan() + 1, (end - 1) * self.fan() + self.fan() + 1))
+        };
+        let all = core::iter::successors(self.place(node).map(|place| (place, place + 1)), next);
+        let all = all.take_while(|(first, _)| *first < self.shares.len());
+        all.map(|(first, end)| first..end.min(self.shares.len()))
     }
 
     fn fan(&self) -> usize {
@@ -225,6 +240,8 @@ mod tests {
                 let below: u32 = layout.children(node).map(|child| layout.ranks_below(child)).sum();
                 let own = u32::try_from(layout.ranks_of(node).len()).unwrap();
                 assert_eq!(layout.ranks_below(node), own + below);
+                let below: u32 = layout.children(node).map(|child| layout.nodes_below(child)).sum();
+                assert_eq!(layout.nodes_below(node), 1 + below);
                 next += 1;
             }
             seen.sort_unstable();

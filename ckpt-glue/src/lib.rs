@@ -69,8 +69,12 @@
 //! K ^ C  Ended(status)               all have ended
 //! ```
 //!
-//! **Between nodes**, all the time: `Heartbeat` up (who is there) and down (a lease, given while a majority is there; a
-//! keeper without one ends its ranks).
+//! **Between nodes**, all the time (R30, R31).
+//!
+//! ```text
+//! K ^ C  Heartbeat(keepers, asked)   who is there
+//! C v K  Lease(asked, left)          the answer, while a majority is there; a keeper without one ends its ranks
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -134,6 +134,15 @@ pub const TIME_LIMIT_TRIES: u32 = 4;
 /// Shortest time between heartbeats of keepers.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 
+/// Heartbeats for which a node that does not answer a fence may take to get another keeper, before its place is given to another host.
+pub const RECONNECT_BEATS: u32 = 4;
+
+/// The host that has got a node's place has so many times the silence of a lost keeper to answer; then the place may be given away again.
+pub const REPLACE_SILENCES: u32 = 2;
+
+/// A lease is shorter than the silence after which a keeper counts as lost by this part of it: in the meantime its guard ends its ranks (R31).
+pub const LEASE_MARGIN_PART: u64 = 5;
+
 /// Heartbeats that a keeper must miss at least before it counts as silent.
 pub const HEARTBEATS_MISSED_MIN: u32 = 2;
 

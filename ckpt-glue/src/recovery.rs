@@ -51,6 +51,16 @@ pub enum Input {
         /// Whether its keeper remembers all messages since the job's beginning.
         votes: bool,
     },
+    /// A node does not answer, and no rank that it had can still run (R32).
+    NodeLost {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// Its place was given to another host ([`Output::Replace`]).
+    NodeReplaced {
+        /// The node.
+        node: NodeIndex,
+    },
     /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
     StoreFenced {
         /// As asked.
@@ -112,6 +122,11 @@ pub enum Output {
         /// taken out.
         refuse_below: u32,
     },
+    /// The place of this node may be given to another host. If it is, answer with [`Input::NodeReplaced`].
+    Replace {
+        /// The node.
+        node: NodeIndex,
+    },
     /// Make this durable.
     WriteDecision(Decision),
     /// Begin the life. Its decision is durable.
@@ -159,6 +174,8 @@ enum State {
     Fencing {
         counter: u32,
         until: Instant,
+        /// Ranks of an earlier launcher may run until then, which has not come yet.
+        not_before: Option<Instant>,
         fenced: BTreeSet<NodeIndex>,
         votes: u32,
         store: Option<StoreAnswer>,
@@ -194,8 +211,10 @@ struct StoreAnswer {
 pub struct Settings {
     /// Nodes of the job; all are needed to run it.
     pub nodes: u32,
-    /// Keepers that must answer before anything is decided.
-    pub majority: u32,
+    /// Keepers that remember the job since its beginning, and must answer before anything is decided: see [`crate::layout::Layout::quorum`].
+    pub quorum: u32,
+    /// Ranks of an earlier launcher may run for so long on hosts that this one does not use.
+    pub earlier_lease: Duration,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.
     pub counter_last: u32,
     /// Time for all ranks to connect, from the first one that does; for restored ones, from the start of the life.
@@ -329,6 +348,12 @@ impl Recovery {
             Input::Fault(fault, plan) => self.on_fault(now, fault, plan),
             Input::Stop => self.on_stop(now),
             Input::NodeFenced { counter, node, votes } => self.on_node_fenced(now, counter, node, votes),
+            Input::NodeLost { node } => self.on_node_lost(now, node),
+            Input::NodeReplaced { .. } => {
+                if let State::Fencing { until, .. } = &mut self.state {
+                    *until = now + FENCE_MAX;
+                }
+            }
             Input::StoreFenced { counter, newest, committed, nonce } => {
                 if let State::Fencing { counter: asked, store, .. } = &mut self.state
                     && *asked == counter
@@ -388,11 +413,16 @@ impl Recovery {
     /// Handles timeouts that are due. The caller reports a life that does not come up in time as a fault: see
     /// [`Recovery::start_timed_out`].
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let State::Fencing { not_before, .. } = &mut self.state
+            && not_before.take_if(|time| now >= *time).is_some()
+        {
+            self.go_on(now);
+        }
         match &self.state {
             State::Fencing { until, after_fence, fenced, votes, .. } if now >= *until => {
                 let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
-                let reason = if *votes < self.settings.majority {
-                    StopReason::NoMajority { answered: *votes, needed: self.settings.majority }
+                let reason = if *votes < self.settings.quorum {
+                    StopReason::NoMajority { answered: *votes, needed: self.settings.quorum }
                 } else if answered < self.settings.nodes {
                     StopReason::NodesMissing { answered, nodes: self.settings.nodes }
                 } else {
@@ -426,7 +456,10 @@ impl Recovery {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
-            State::Fencing { until, .. } | State::BackingOff { until, .. } => Some(until),
+            State::Fencing { until, not_before, .. } => {
+                Some(not_before.map_or(until, |time| time.min(until)))
+            }
+            State::BackingOff { until, .. } => Some(until),
             State::Starting { until } => until,
             State::Idle | State::Deciding { .. } | State::Running { .. } | State::Over => None,
         }
@@ -494,9 +527,13 @@ impl Recovery {
     /// R9: first nothing of the old life runs or is committed.
     fn fence(&mut self, now: Instant, after_fence: AfterFence) {
         let counter = self.counter_used.saturating_add(1);
-        let until = now + FENCE_MAX;
+        let earlier =
+            Some(self.settings.earlier_lease).filter(|lease| self.life.is_none() && !lease.is_zero());
+        let earlier = earlier.filter(|_| !self.settings.sabotage.is_out(Rule::PlaceTooEarly));
+        let until = now + FENCE_MAX + earlier.unwrap_or_default();
+        let (fenced, not_before) = (BTreeSet::new(), earlier.map(|lease| now + lease));
         self.state =
-            State::Fencing { counter, until, fenced: BTreeSet::new(), votes: 0, store: None, after_fence };
+            State::Fencing { counter, until, not_before, fenced, votes: 0, store: None, after_fence };
         self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
@@ -512,9 +549,24 @@ impl Recovery {
         }
     }
 
+    /// R32: nothing that it had runs. A job that ends need not wait for it; one that goes on needs another host in its place.
+    fn on_node_lost(&mut self, now: Instant, node: NodeIndex) {
+        let State::Fencing { fenced, after_fence, .. } = &mut self.state else { return };
+        match after_fence {
+            AfterFence::Restart { .. } => self.outputs.push(Output::Replace { node }),
+            AfterFence::End(_) => {
+                fenced.insert(node);
+                self.go_on(now);
+            }
+        }
+    }
+
     /// Leaves [`State::Fencing`] when everything has answered.
     fn go_on(&mut self, now: Instant) {
-        let State::Fencing { counter, fenced, votes, store, after_fence, .. } = &self.state else { return };
+        let State::Fencing { counter, not_before, fenced, votes, store, after_fence, .. } = &self.state
+        else {
+            return;
+        };
         let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
         if answered < self.settings.nodes {
             return;
@@ -523,7 +575,7 @@ impl Recovery {
             // Committed state stays unchanged, regardless of the store's answer.
             AfterFence::End(ending) => self.over(ending),
             AfterFence::Restart { after } => {
-                if *votes < self.settings.majority {
+                if *votes < self.settings.quorum || not_before.is_some() {
                     return;
                 }
                 let Some(store) = store else { return };

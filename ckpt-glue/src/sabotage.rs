@@ -36,11 +36,15 @@ pub enum Rule {
     NeverRebuilt,
     /// R30 out: a keeper answers a fence and begins a life without the lock of its node.
     NoLock,
+    /// R31 out: a lease runs from the arrival of the answer.
+    LeaseFromArrival,
+    /// R32 out: the place of a node is given to another host although its ranks may still run.
+    PlaceTooEarly,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 14] = [
+    pub const ALL: [Rule; 16] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -55,6 +59,8 @@ impl Rule {
         Rule::LossIgnored,
         Rule::NeverRebuilt,
         Rule::NoLock,
+        Rule::LeaseFromArrival,
+        Rule::PlaceTooEarly,
     ];
 
     /// The name in reports.
@@ -75,6 +81,8 @@ impl Rule {
             Rule::LossIgnored => "28-loss-ignored",
             Rule::NeverRebuilt => "28-never-rebuilt",
             Rule::NoLock => "30-no-lock",
+            Rule::PlaceTooEarly => "32-place-too-early",
+            Rule::LeaseFromArrival => "31-lease-from-arrival",
         }
     }
 }

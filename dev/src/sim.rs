@@ -122,6 +122,8 @@ Moments: frozen, dumping, saved, committing, decided, restoring. What can be don
   switch off node 1 for 5ms                or: node of cause, node of other 1
   kill launcher for 5ms                    until the job is started again; or: kill launcher cut off
   stop keeper of node 1 for 5ms
+  cut off node 1 for 5ms                   messages of control are held up; or for longer: a
+                                           spare host takes its place
   destroy node 1 for 5ms                   and its own directory, where nodes have any
   power loss after 12 writes for 5ms       of the node with the job's directory
   partition nodes 0 and 1 for 5ms

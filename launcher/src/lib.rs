@@ -118,6 +118,12 @@ pub struct Plan {
     pub counter_last: u32,
     /// Where they run, in the order of their numbers: at least one node.
     pub nodes: Vec<Node>,
+    /// Hosts that may take the place of lost ones, in the order in which they do. They have no ranks.
+    pub spares: Vec<Node>,
+    /// The reaction to a lost host.
+    pub on_host_loss: HostLoss,
+    /// Hosts on which ranks of an earlier launcher may run besides those of the nodes.
+    pub former_hosts: BTreeSet<String>,
     /// The part of data frames that their tags cover.
     pub auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
@@ -173,6 +179,14 @@ pub(crate) fn image_key(key: Key) -> ImageKey {
 pub mod setting {
     /// Over which NIC the job has gone last, by a decision while it ran.
     pub const RAIL: &str = "rail";
+    /// Hosts of the nodes, in their order: each with its ranks and addresses.
+    pub const HOSTS: &str = "hosts";
+    /// Hosts that may take the place of others.
+    pub const SPARE_HOSTS: &str = "spare-hosts";
+    /// The reaction to a lost host.
+    pub const ON_HOST_LOSS: &str = "on-host-loss";
+    /// Hosts on which ranks of the job may run besides those of the nodes: a restart that leaves one out waits for as long as a lease lasts (R32).
+    pub const FORMER_HOSTS: &str = "former-hosts";
     /// Where nodes have directories of their own: relative in the job's own file, if they lie in its directory.
     pub const NODE_DIRECTORY: &str = "node-directory";
 }
@@ -252,6 +266,29 @@ impl Node {
     pub fn name(&self) -> String {
         self.name.clone().unwrap_or_else(node_name)
     }
+}
+
+/// Places as a job file has them; `None`: all are this host.
+pub fn write_places(places: &[Node]) -> Option<String> {
+    let place = |place: &Node| {
+        let host = place.host.as_deref().unwrap_or(HERE);
+        let ranks = if place.ranks > 0 { format!(":{}", place.ranks) } else { String::new() };
+        format!("{host}{ranks}@{}", place.addresses())
+    };
+    let is_elsewhere = places.iter().any(|place| place.host.is_some());
+    is_elsewhere.then(|| places.iter().map(place).collect::<Vec<_>>().join(","))
+}
+
+/// The reaction to a host that does not answer any more, and whose ranks have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HostLoss {
+    /// A spare host takes its place; if there is none, it is waited for, and then the job ends.
+    #[default]
+    Spare,
+    /// If there is no spare host, its ranks go to another host of the job.
+    Spread,
+    /// The job ends.
+    End,
 }
 
 /// The contents of a rank's image.

@@ -90,6 +90,10 @@ pub(crate) const KEEPER_END_MAX: Duration = Duration::from_secs(10);
 pub(crate) const KEEPER_AGAIN_AFTER: Duration = Duration::from_millis(100);
 pub(crate) const KEEPER_AGAIN_MAX: Duration = Duration::from_secs(10);
 
+/// Longest time from the start of another keeper for a node until it answers; then its connection is given up, and one more is tried. The first keepers
+/// of a job have as long as the job takes to begin.
+pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// Longest wait for the status of a keeper's process that has closed its link.
 pub(crate) const KEEPER_STATUS_MAX: Duration = Duration::from_millis(100);
 

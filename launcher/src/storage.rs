@@ -43,6 +43,11 @@ pub(crate) enum Task {
         /// Oldest first.
         manifests: Vec<Manifest>,
     },
+    /// Another host has taken the place of a node's: later records name it. There is no answer to wait for.
+    Move {
+        node: glue::NodeIndex,
+        host: String,
+    },
     /// Replace the job file by this one.
     Keep(Box<JobFile>),
     /// Every rank has restored the generation of the decision, and so read every byte of it.
@@ -196,6 +201,12 @@ impl Disk {
             }
             Task::RepairRecords { decisions, manifests } => {
                 Done::RecordsRepaired(self.repair_records(&decisions, &manifests))
+            }
+            Task::Move { node, host } => {
+                if let Some(name) = self.hosts.get_mut(node.0 as usize) {
+                    *name = host;
+                }
+                Done::Noted
             }
             Task::Keep(file) => Done::Kept(self.keep(&file).map(|()| file)),
             Task::Restored => {

@@ -69,6 +69,10 @@ kinds! {
     LauncherCutOff = "launcher_cut_off",
     /// A keeper stood still.
     KeeperStopped = "keeper_stopped",
+    /// A host was cut off from all others, for messages of control.
+    HostCutOff = "host_cut_off",
+    /// A spare host took the place of a node's.
+    HostReplaced = "host_replaced",
     /// A connection of control messages broke and took messages with it.
     ControlLost = "control_lost",
     /// A rank could not save its state and raised its epoch without an image.

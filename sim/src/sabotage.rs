@@ -121,7 +121,9 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::SealRefused
             | ckpt_glue::Rule::LossIgnored
             | ckpt_glue::Rule::NeverRebuilt
-            | ckpt_glue::Rule::NoLock => None,
+            | ckpt_glue::Rule::NoLock
+            | ckpt_glue::Rule::LeaseFromArrival
+            | ckpt_glue::Rule::PlaceTooEarly => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -186,8 +188,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            27,
-            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives"
+            29,
+            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

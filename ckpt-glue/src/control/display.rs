@@ -56,7 +56,8 @@ impl fmt::Display for Message {
             Message::Abandon { epoch } => write!(f, "abandon {epoch}"),
             Message::Committed { epoch } => write!(f, "committed {epoch}"),
             Message::Fault { report } => write!(f, "fault: {report}"),
-            Message::Heartbeat { keepers } => write!(f, "heartbeat of {keepers}"),
+            Message::Heartbeat { keepers, .. } => write!(f, "heartbeat of {keepers}"),
+            Message::Lease { left_ns, .. } => write!(f, "lease for {} ms", left_ns / 1_000_000),
             Message::Closed { port, links, last } => {
                 write!(f, "closed {port}, {} links{}", links.len(), if *last { "" } else { ", more follow" })
             }

@@ -9,6 +9,7 @@ use transport::{Epoch, Life, PortId, Rank, RawAddress};
 use super::checkpoint::CutMode;
 use super::wire::{wire_enum, wire_struct};
 use crate::layout::Layout;
+use crate::limits::LEASE_MARGIN_PART;
 use crate::names::{ExitStatus, GenerationId, NodeIndex};
 
 /// R9: the decision that is durable before the first process of a life starts.
@@ -37,17 +38,28 @@ pub struct Watch {
     pub beat_ns: u64,
     /// Nanoseconds without one after which a keeper is reported as silent.
     pub silence_ns: u64,
-    /// Nanoseconds without a lease from above after which a keeper stops its ranks: it may be in a minority.
+    /// Nanoseconds that a keeper's ranks may run after its last question that was answered; less than `silence_ns`, so that no rank of a keeper runs
+    /// that is reported as silent (R31).
     pub lease_ns: u64,
 }
 
 wire_struct!(Watch, 24, { beat_ns, silence_ns, lease_ns });
 
 impl Watch {
+    /// Of a keeper that is reported as silent after `silence`.
+    #[must_use]
+    pub fn new(beat: Duration, silence: Duration) -> Watch {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let silence_ns = nanos(silence);
+        // The last part is for a guard to notice that a lease is over, and for the processes to end.
+        Watch { beat_ns: nanos(beat), silence_ns, lease_ns: silence_ns - silence_ns / LEASE_MARGIN_PART }
+    }
     pub(crate) fn beat(&self) -> Duration {
         Duration::from_nanos(self.beat_ns)
     }
-    pub(crate) fn silence(&self) -> Duration {
+    /// A keeper that has not been heard for so long counts as silent, and its ranks have ended.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
         Duration::from_nanos(self.silence_ns)
     }
     pub(crate) fn lease(&self) -> Duration {

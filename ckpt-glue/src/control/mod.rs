@@ -213,10 +213,19 @@ pub enum Message {
         /// Its name.
         report: FaultReport,
     },
-    /// K ^ C: I am there, and so are these. C v K: so is a majority; you may run.
+    /// K ^ C: I am there, and so are these; how long may my ranks run?
     Heartbeat {
-        /// Keepers that are there, in the sender's part of the tree; downwards: in the job.
+        /// Keepers that are there, in the sender's part of the tree.
         keepers: u32,
+        /// The instant of the question, on the sender's clock.
+        asked_ns: u64,
+    },
+    /// C v K: a majority is there. So long after the question your ranks may run (R31).
+    Lease {
+        /// The instant of the question, as asked.
+        asked_ns: u64,
+        /// Nanoseconds.
+        left_ns: u64,
     },
     // --- ends ----------------------------------------------------------------------------------------------------------
     /// R -> K: a port has closed; these are its final counters (R12). Several messages for many links.
@@ -378,7 +387,8 @@ wire_enum!(Message, "kind of message", {
     25 => Committed { epoch },
     26 => Unsaved { reason },
     32 => Fault { report },
-    33 => Heartbeat { keepers },
+    33 => Heartbeat { keepers, asked_ns },
+    34 => Lease { asked_ns, left_ns },
     48 => Closed { port, links, last },
     49 => ClosedQuery { port, peer },
     50 => ClosedAnswer { port, peer, link },

@@ -27,8 +27,6 @@ pub(super) struct Counted {
 pub(super) struct Leases {
     pub(super) watch: Watch,
     pub(super) root_heard: Instant,
-    pub(super) keepers: u32,
-    pub(super) next: Instant,
 }
 
 /// A rank has ended by itself, or wants the end of all. A fault that is reported within [`EXIT_GRACE`] is why.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use transport::{Epoch, Instant, Life};
 
+use super::absent::Absent;
 use super::books::{Counted, Ended, Leases, Writing};
 use super::limit::TimeLimit;
 use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
@@ -42,6 +43,7 @@ pub struct Job {
     fence: (u32, bool),
     counted: Counted,
     leases: Option<Leases>,
+    absent: Absent,
     limit: Option<TimeLimit>,
     /// The time limit has come while the last checkpoint was on its way.
     on_its_way: bool,
@@ -80,7 +82,8 @@ impl Job {
             .ok_or_else(|| missing("fault.recovery", RECOVERY_PROTOCOLS, name))?;
         let recovery = Recovery::new(recovery::Settings {
             nodes: settings.layout.nodes(),
-            majority: settings.layout.majority(),
+            quorum: settings.layout.quorum(),
+            earlier_lease: settings.earlier_lease,
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
@@ -96,6 +99,7 @@ impl Job {
             fence: (0, false),
             counted: Counted::default(),
             leases: None,
+            absent: Absent::default(),
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
@@ -121,6 +125,9 @@ impl Job {
             }
             Input::StoreWithdrawn { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreWithdrawn { counter });
+            }
+            Input::NodeReplaced { node } => {
+                self.recovery.handle(now, recovery::Input::NodeReplaced { node });
             }
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
@@ -175,6 +182,7 @@ impl Job {
         }
         self.watch_time(now);
         self.watch_keepers(now);
+        self.watch_absent(now);
         self.watch_disk(now);
         if self.closing.is_some_and(|until| now >= until) {
             self.close(now);
@@ -185,7 +193,8 @@ impl Job {
     /// When [`Job::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let lease = self.leases.map(|leases| leases.next.min(leases.root_heard + leases.watch.silence()));
+        let lease = self.leases.map(|leases| leases.root_heard + leases.watch.silence());
+        let absent = self.absent.poll_timeout().filter(|_| self.recovery.phase() == Phase::Fencing);
         let all = [
             self.gather_until,
             self.limit.map(|limit| limit.due(self.can_save())),
@@ -193,6 +202,7 @@ impl Job {
             self.ended.map(|ended| ended.until),
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
+            absent,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
         ];
@@ -252,6 +262,7 @@ impl Job {
                 self.on_hello(now, node)
             }
             (Party::Keeper(sender), Message::Fenced { counter, node, votes }) if sender == node => {
+                self.absent.is_there(node);
                 self.recovery.handle(now, recovery::Input::NodeFenced { counter, node, votes });
             }
             (Party::Keeper(sender), message) if sender == self.settings.layout.root() => {
@@ -273,7 +284,10 @@ impl Job {
                     self.begin(now);
                 }
             }
-            Phase::Fencing => self.send_fence(node),
+            Phase::Fencing => {
+                self.absent.is_there(node);
+                self.send_fence(node);
+            }
             // A keeper that sends a hello runs nothing: the ranks that it kept are gone with the one before
             // it.
             Phase::Starting | Phase::Running if known => {
@@ -329,7 +343,12 @@ impl Job {
                 self.checkpoint.handle(now, CheckpointInput::NoImage { epoch, rank, reason });
             }
             Message::Request { source } => self.checkpoint.handle(now, CheckpointInput::Request(source)),
-            Message::Fault { report } => self.on_report(now, report),
+            Message::Fault { report } => {
+                if let FaultReport::KeeperSilent { node } = report {
+                    self.absent.is_silent(node);
+                }
+                self.on_report(now, report);
+            }
             Message::Finalize { ranks: finalizing } => {
                 self.counted.finalizing = finalizing;
                 if finalizing == ranks && !self.counted.finished {
@@ -347,12 +366,7 @@ impl Job {
                 self.checkpoint.handle(now, CheckpointInput::Finishing);
                 self.closing.get_or_insert(now + COMMIT_OUTCOME_MAX);
             }
-            Message::Heartbeat { keepers } => {
-                if let Some(leases) = &mut self.leases {
-                    leases.root_heard = now;
-                    leases.keepers = keepers;
-                }
-            }
+            Message::Heartbeat { keepers, asked_ns } => self.on_heartbeat(now, keepers, asked_ns),
             _ => {}
         }
     }
@@ -497,21 +511,32 @@ impl Job {
 
     fn watch_keepers(&mut self, now: Instant) {
         let root = self.settings.layout.root();
-        let majority = self.settings.layout.majority();
-        let Some(leases) = &mut self.leases else { return };
-        if now >= leases.root_heard + leases.watch.silence() {
-            self.leases = None;
+        let is_silent = |leases: &mut Leases| now >= leases.root_heard + leases.watch.silence();
+        if self.leases.take_if(is_silent).is_some() {
+            self.absent.is_silent(root);
             self.on_report(now, FaultReport::KeeperSilent { node: root });
-            return;
         }
-        if now < leases.next {
-            return;
-        }
-        leases.next = now + leases.watch.beat();
-        let keepers = leases.keepers;
+    }
+
+    /// The keeper at the top of the tree asks for a lease.
+    fn on_heartbeat(&mut self, now: Instant, keepers: u32, asked_ns: u64) {
+        let Some(leases) = &mut self.leases else { return };
+        leases.root_heard = now;
+        let left_ns = leases.watch.lease_ns;
         // Without a majority another coordinator may decide: our ranks stop when their leases run out.
-        if keepers >= majority {
-            self.broadcast(Message::Heartbeat { keepers });
+        if keepers >= self.settings.layout.majority() {
+            self.absent.granted(now + leases.watch.silence());
+            self.broadcast(Message::Lease { asked_ns, left_ns });
+        }
+    }
+
+    /// R32: nodes that do not answer the fence.
+    fn watch_absent(&mut self, now: Instant) {
+        if self.recovery.phase() != Phase::Fencing {
+            return;
+        }
+        for node in self.absent.due(now) {
+            self.recovery.handle(now, recovery::Input::NodeLost { node });
         }
     }
 
@@ -591,6 +616,13 @@ impl Job {
                 self.fence = (counter, first);
                 let nodes: Vec<NodeIndex> =
                     self.settings.layout.shares().iter().map(|share| share.node).collect();
+                if let Some(watch) = self.watch().filter(|_| !first) {
+                    let early = self.settings.sabotage.is_out(Rule::PlaceTooEarly);
+                    self.absent.fence(now, watch, early, nodes.iter().copied());
+                    for node in self.absent.silent() {
+                        self.outputs.push(Output::Reconnect { node });
+                    }
+                }
                 for node in nodes {
                     self.send_fence(node);
                 }
@@ -598,6 +630,7 @@ impl Job {
             recovery::Output::FenceStore { counter, refuse_below } => {
                 self.outputs.push(Output::FenceStore { counter, refuse_below });
             }
+            recovery::Output::Replace { node } => self.outputs.push(Output::Replace { node }),
             recovery::Output::WriteDecision(decision) => {
                 self.write(now, Record::Decision(decision.life));
                 self.outputs.push(Output::WriteDecision(decision));
@@ -629,22 +662,17 @@ impl Job {
         self.late = None;
         let attempt = self.recovery.attempts();
         self.outputs.push(Output::Event(Event::LifeBegun { decision, attempt }));
-        let keeper = &self.settings.config.keeper;
-        let beat_ns = u64::try_from(keeper.heartbeat.as_nanos()).unwrap_or(u64::MAX);
-        let silence_ns = beat_ns.saturating_mul(keeper.heartbeats_missed_max.into());
-        // A keeper may be silent for as long as it takes to be missed before its ranks need to stop, and all
-        // that wait for it wait longer than that: see `FENCE_MAX`.
-        let watch = Watch { beat_ns, silence_ns, lease_ns: silence_ns.saturating_mul(2) };
         let layout = self.settings.layout.clone();
-        let nodes = layout.nodes();
-        self.leases = (nodes > 1 || self.settings.is_remote).then_some(Leases {
-            watch,
-            root_heard: now,
-            keepers: nodes,
-            next: now,
-        });
-        let watch = self.leases.map(|leases| leases.watch);
+        let watch = self.watch();
+        self.leases = watch.map(|watch| Leases { watch, root_heard: now });
+        self.absent.begin_life();
         self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
+    }
+
+    /// How keepers watch each other, if they do.
+    fn watch(&self) -> Option<Watch> {
+        let watches = self.settings.layout.nodes() > 1 || self.settings.is_remote;
+        watches.then(|| self.settings.config.keeper.watch())
     }
 
     fn send_fence(&mut self, node: NodeIndex) {

@@ -2,6 +2,7 @@
 //!
 //! The shell feeds [`Input`]s one at a time, carries out [`Output`]s in order, and nothing else decides anything.
 
+mod absent;
 mod books;
 mod limit;
 mod machine;
@@ -14,7 +15,7 @@ use transport::{JobId, Life};
 use crate::config::JobConfig;
 use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
 use crate::layout::Layout;
-use crate::names::{ExitStatus, GenerationId, Party};
+use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{AbandonReason, CheckpointEvent, Fault, Plan, RefuseReason};
 use crate::recovery::{Beginning, Ending};
 use crate::sabotage::Sabotage;
@@ -36,6 +37,8 @@ pub struct JobSettings {
     pub counter_last: u32,
     /// Some node is not this launcher's host: its keeper may run on when the launcher is gone, so ranks have leases (R30).
     pub is_remote: bool,
+    /// Ranks of an earlier launcher may run for so long on hosts that this one does not use: no life begins before (R31).
+    pub earlier_lease: Duration,
     /// Whether every rank of a new program is known to connect by itself, so that one that has not in time has not come up. Else it may be a program that
     /// knows nothing of all this, and simply runs.
     pub connects: bool,
@@ -65,6 +68,11 @@ pub enum Input {
     StoreWithdrawn {
         /// As asked.
         counter: u32,
+    },
+    /// The place of a node was given to another host, whose keeper is being started ([`Output::Replace`]).
+    NodeReplaced {
+        /// The node.
+        node: NodeIndex,
     },
     /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
     StoreBusy {
@@ -120,6 +128,17 @@ pub enum Output {
         counter: u32,
         /// The bound.
         refuse_below: u32,
+    },
+    /// Nothing was heard of the keeper of this node for too long. End the connection to it, and start another keeper there.
+    Reconnect {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// A node does not answer the fence, and no rank that it had can still run (R32): its place may be given to another host. Then answer with
+    /// [`Input::NodeReplaced`]. Without another host there is no answer; the node is waited for until the fence has had its time.
+    Replace {
+        /// The node.
+        node: NodeIndex,
     },
     /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (R9).
     WriteDecision(Decision),

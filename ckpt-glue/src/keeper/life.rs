@@ -1,5 +1,8 @@
 //! Lives as a keeper sees them: begin, processes that end, the fence.
 
+use alloc::vec::Vec;
+use core::time::Duration;
+
 use transport::{Instant, Life, Rank};
 
 use super::gather::{Count, Registrations};
@@ -7,7 +10,7 @@ use super::ranks::{KeptRank, KeptRanks, RankPhase};
 use super::watch::Watcher;
 use super::{Held, Keeper, Output, State};
 use crate::control::{ExitedRecord, FaultReport, Message, NewLife, NoImageReason};
-use crate::names::{ExitStatus, Party};
+use crate::names::{ExitStatus, NodeIndex, Party};
 use crate::sabotage::Rule;
 
 impl Keeper {
@@ -58,10 +61,8 @@ impl Keeper {
         };
         let NewLife { decision, layout, watch } = new_life.clone();
         self.epoch = decision.epoch();
-        let watcher = watch.map(|watch| Watcher::new(now, watch, layout.children(self.node)));
-        if let Some(watch) = watch {
-            self.outputs.push(Output::Lease(Some(watch.lease())));
-        }
+        let children = layout.children(self.node).map(|child| (child, layout.nodes_below(child)));
+        let watcher = watch.map(|watch| Watcher::new(now, watch, children));
         let own = layout.ranks_of(self.node);
         let ranks: KeptRanks = own.clone().map(|rank| (Rank(rank), KeptRank::new(self.epoch))).collect();
         let ranks_below = layout.ranks_below(self.node);
@@ -88,9 +89,42 @@ impl Keeper {
         for child in self.children() {
             self.send(Party::Keeper(child), Message::NewLife { new_life: new_life.clone() });
         }
-        for rank in own.map(Rank) {
+        // Else with the first lease (R31).
+        if watch.is_none() {
+            self.spawn_all();
+        }
+    }
+
+    fn spawn_all(&mut self) {
+        let Some(held) = self.holding() else { return };
+        let decision = held.decision;
+        let ranks: Vec<Rank> = held.ranks.keys().copied().collect();
+        for rank in ranks {
             self.outputs.push(Output::Spawn { rank, decision });
         }
+    }
+
+    /// R31: an answer to a heartbeat. The command that begins a life may have been held up as well, so its ranks begin with the first lease.
+    pub(super) fn on_lease(&mut self, now: Instant, asked_ns: u64, left_ns: u64) {
+        let anyway = self.sabotage.is_out(Rule::LeaseFromArrival);
+        let watcher = self.held().and_then(|held| held.watcher.as_mut());
+        let Some(granted) = watcher.and_then(|watcher| watcher.leased(now, asked_ns, left_ns, anyway)) else {
+            return;
+        };
+        if granted.is_needed {
+            self.outputs.push(Output::Lease(Some(granted.left)));
+        }
+        for (child, asked_ns) in granted.waiting {
+            self.send_lease(child, asked_ns, granted.left);
+        }
+        if granted.is_first {
+            self.spawn_all();
+        }
+    }
+
+    pub(super) fn send_lease(&mut self, child: NodeIndex, asked_ns: u64, left: Duration) {
+        let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        self.send(Party::Keeper(child), Message::Lease { asked_ns, left_ns });
     }
 
     pub(super) fn kill_all(&mut self) {
@@ -184,7 +218,7 @@ impl Keeper {
             return;
         }
         if phase == RankPhase::Spawning {
-            self.on_registered(alloc::vec::Vec::new(), 1);
+            self.on_registered(Vec::new(), 1);
         }
         if matches!(phase, RankPhase::Spawning | RankPhase::Attached) {
             self.on_running(1, 0);

@@ -340,7 +340,7 @@ impl Keeper {
             return;
         }
         if let Some(keepers) = due.beat {
-            self.send_up(Message::Heartbeat { keepers });
+            self.send_up(Message::Heartbeat { keepers, asked_ns: now.as_nanos() });
         }
         for node in due.silent {
             self.send_up(Message::Fault { report: FaultReport::KeeperSilent { node } });

@@ -92,9 +92,10 @@ impl Keeper {
             Message::Images { epoch, reports } => self.on_images(epoch, &reports),
             Message::NoImage { epoch, rank, reason } => self.on_no_image(epoch, rank, reason),
             Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
-            Message::Heartbeat { keepers } => {
-                if let Some(watcher) = self.held().and_then(|held| held.watcher.as_mut()) {
-                    watcher.heard(now, child, keepers);
+            Message::Heartbeat { keepers, asked_ns } => {
+                let watcher = self.held().and_then(|held| held.watcher.as_mut());
+                if let Some(left) = watcher.and_then(|watcher| watcher.heard(now, child, keepers, asked_ns)) {
+                    self.send_lease(child, asked_ns, left);
                 }
             }
             Message::ClosedQuery { port, peer } => self.on_closed_query(port, peer),
@@ -105,15 +106,7 @@ impl Keeper {
 
     fn on_message_from_above(&mut self, now: Instant, message: Message) {
         match message {
-            Message::Heartbeat { .. } => {
-                let watcher = self.held().and_then(|held| held.watcher.as_mut());
-                if let Some(lease) = watcher.and_then(|watcher| watcher.leased(now)) {
-                    self.outputs.push(Output::Lease(Some(lease)));
-                }
-                for child in self.children() {
-                    self.send(Party::Keeper(child), message.clone());
-                }
-            }
+            Message::Lease { asked_ns, left_ns } => self.on_lease(now, asked_ns, left_ns),
             Message::ClosedQuery { port, peer } => self.on_closed_query(port, peer),
             Message::ClosedAnswer { peer, .. } => self.route(peer.rank(), message),
             Message::Cut { epoch, .. } => {

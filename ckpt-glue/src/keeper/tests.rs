@@ -362,36 +362,95 @@ fn without_the_node_s_lock_no_fence_is_answered_and_no_life_begins() {
 /// R30: the guard learns how long the ranks may run, and when none runs any more.
 #[test]
 fn a_lease_lasts_from_word_to_word_until_the_last_rank_has_ended() {
-    const SECOND: u64 = 1_000_000_000;
-    let watch = Watch { beat_ns: SECOND / 2, silence_ns: 2 * SECOND, lease_ns: 4 * SECOND };
+    const SECOND: Duration = Duration::from_secs(1);
+    let watch = Watch::new(SECOND / 4, SECOND * 5);
     let layout = Layout::even(2, 1, 2).expect("a small layout");
     let decision = Decision { life: life(1), restore: None };
     let new_life = NewLife { decision, layout, watch: Some(watch) };
     let begin = from(Party::Coordinator, 1, Message::NewLife { new_life });
-    let beat = from(Party::Coordinator, 1, Message::Heartbeat { keepers: 1 });
+    let granted = lease(NOW, Duration::from_secs(4));
     let leases = |outputs: Vec<String>| -> Vec<String> {
         outputs.into_iter().filter(|output| output.contains("lease")).collect()
     };
     let mut keeper = with(&[]);
-    assert_eq!(leases(step(&mut keeper, &begin)), ["lease for 4000 ms"]);
-    assert_eq!(leases(step(&mut keeper, &beat)), ["lease for 4000 ms"]);
+    assert_eq!(leases(step(&mut keeper, &begin)), [""; 0]);
+    assert_eq!(leases(step(&mut keeper, &granted)), ["lease for 4000 ms"]);
+    assert_eq!(leases(step(&mut keeper, &granted)), ["lease for 4000 ms"]);
     assert_eq!(leases(step(&mut keeper, &ended(0, 1, ExitStatus::Code(0)))), [""; 0]);
     assert_eq!(leases(step(&mut keeper, &ended(1, 1, ExitStatus::Code(0)))), ["no lease"]);
     // The job may take its time to end: nobody is left that could outlive a lease.
-    assert_eq!(leases(step(&mut keeper, &beat)), [""; 0]);
+    assert_eq!(leases(step(&mut keeper, &granted)), [""; 0]);
     keeper.handle_timeout(NOW + Duration::from_secs(3600));
     assert_eq!(leases(outputs(&mut keeper)), [""; 0]);
+}
+
+/// The answer to a question of this instant.
+fn lease(asked: Instant, left: Duration) -> Input {
+    let left_ns = u64::try_from(left.as_nanos()).unwrap();
+    from(Party::Coordinator, 1, Message::Lease { asked_ns: asked.as_nanos(), left_ns })
+}
+
+/// R31: ranks begin with the first lease, and a lease runs from the question.
+#[test]
+fn an_answer_that_was_held_up_is_worth_less() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let layout = Layout::even(2, 1, 2).expect("a small layout");
+    let decision = Decision { life: life(1), restore: None };
+    let watch = Some(Watch::new(SECOND / 4, SECOND * 5));
+    let new_life = NewLife { decision, layout, watch };
+    let mut keeper = with(&[]);
+    let begun = step(&mut keeper, &from(Party::Coordinator, 1, Message::NewLife { new_life }));
+    assert_eq!(begun, [""; 0], "no rank yet");
+    let mut at = |seconds: u32, asked: u32| {
+        keeper.handle(NOW + SECOND * seconds, lease(NOW + SECOND * asked, SECOND * 4));
+        outputs(&mut keeper)
+    };
+    // Both messages were held up for 5 seconds.
+    assert_eq!(at(5, 0), [""; 0]);
+    assert_eq!(at(6, 5), ["lease for 3000 ms", "spawn 0 in 1", "spawn 1 in 1"]);
+    assert_eq!(at(8, 3), ["lease for 1000 ms"], "the longer one counts");
+    // The clock was set back since the question.
+    assert_eq!(at(8, 20), ["lease for 4000 ms"]);
+}
+
+/// R31: whoever hears that a keeper is silent may rely on it.
+#[test]
+fn a_keeper_that_was_reported_gets_no_lease_any_more() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let layout = Layout::even(2, 2, 2).expect("a small layout");
+    let decision = Decision { life: life(1), restore: None };
+    let watch = Some(Watch::new(SECOND / 4, SECOND * 5));
+    let new_life = NewLife { decision, layout, watch };
+    let child = |asked_ns| from(Party::Keeper(NodeIndex(1)), 1, Message::Heartbeat { keepers: 1, asked_ns });
+    let to_child = |outputs: Vec<String>| -> Vec<String> {
+        outputs.into_iter().filter(|output| output.starts_with("to keeper 1 \"lease")).collect()
+    };
+    let mut keeper = with(&[from(Party::Coordinator, 1, Message::NewLife { new_life })]);
+    assert_eq!(to_child(step(&mut keeper, &child(7))), [""; 0], "there is none to pass on");
+    let granted = lease(NOW, SECOND * 4);
+    assert_eq!(to_child(step(&mut keeper, &granted)), ["to keeper 1 \"lease for 4000 ms\""]);
+    keeper.handle(NOW + SECOND, child(8));
+    assert_eq!(to_child(outputs(&mut keeper)), ["to keeper 1 \"lease for 3000 ms\""]);
+    for second in 2..7 {
+        keeper.handle(NOW + SECOND * second, lease(NOW + SECOND * second, SECOND * 4));
+    }
+    keeper.handle_timeout(NOW + SECOND * 6);
+    let reported = outputs(&mut keeper);
+    assert!(reported.iter().any(|output| output.contains("node 1 is gone or cut off")), "{reported:?}");
+    keeper.handle(NOW + SECOND * 6, child(9));
+    assert_eq!(to_child(outputs(&mut keeper)), [""; 0]);
 }
 
 /// R30: nothing is heard any more.
 #[test]
 fn a_keeper_whose_lease_is_over_ends_its_ranks() {
-    const SECOND: u64 = 1_000_000_000;
-    let watch = Watch { beat_ns: SECOND, silence_ns: 2 * SECOND, lease_ns: 4 * SECOND };
+    const SECOND: Duration = Duration::from_secs(1);
+    let watch = Watch::new(SECOND, SECOND * 5);
     let layout = Layout::even(2, 1, 2).expect("a small layout");
     let decision = Decision { life: life(1), restore: None };
     let new_life = NewLife { decision, layout, watch: Some(watch) };
-    let mut keeper = with(&[from(Party::Coordinator, 1, Message::NewLife { new_life })]);
+    let begin = from(Party::Coordinator, 1, Message::NewLife { new_life });
+    let mut keeper = with(&[begin, lease(NOW, SECOND * 4)]);
     keeper.handle_timeout(NOW + Duration::from_secs(4));
     let outputs = outputs(&mut keeper);
     assert_eq!(outputs, ["lease over", "kill 0 of 1", "kill 1 of 1"]);

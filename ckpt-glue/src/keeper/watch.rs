@@ -1,8 +1,11 @@
 //! Heartbeats along the tree, and the lease that lets a keeper's ranks run.
 //!
-//! Upwards a heartbeat says "I am here, and so are these many". Downwards it is a lease: the coordinator gives it only
-//! while a majority of keepers is there, so a part of the cluster that is cut off stops its ranks by itself, before
+//! A heartbeat goes up: "I am here, and so are these many", and asks for a lease. The coordinator grants it only while a majority of keepers is there,
+//! and every keeper passes on to the ones below what is left of its own. So a part of the cluster that is cut off stops its ranks by itself, before
 //! anybody else decides about their future.
+//!
+//! A lease runs from the instant of the question, on the clock of the keeper that asked (R31). An answer that was held up on its way is worth less, or
+//! nothing; and a keeper that has not been heard for longer than a lease lasts has none.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,7 +20,10 @@ use crate::names::NodeIndex;
 struct Child {
     heard: Instant,
     keepers: u32,
+    /// It is reported as silent: it gets no lease of this life any more, so whoever hears of it may rely on that.
     reported: bool,
+    /// The instant of its question, on its clock, until it is answered.
+    asked_ns: Option<u64>,
 }
 
 /// One keeper's view of the keepers around it.
@@ -26,8 +32,10 @@ pub(crate) struct Watcher {
     watch: Watch,
     children: BTreeMap<NodeIndex, Child>,
     next_beat: Instant,
-    /// `None`: no rank runs here any more.
+    /// `None`: not granted yet.
     lease_until: Option<Instant>,
+    /// A rank runs here, or will.
+    is_needed: bool,
 }
 
 /// The due actions.
@@ -41,34 +49,82 @@ pub(crate) struct Due {
     pub(crate) lease_over: bool,
 }
 
+/// A lease that was granted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Granted {
+    /// How long it lasts from now.
+    pub(crate) left: Duration,
+    /// The first one of the life: ranks may begin.
+    pub(crate) is_first: bool,
+    /// A rank needs it.
+    pub(crate) is_needed: bool,
+    /// Keepers below that wait for one, and the instants of their questions.
+    pub(crate) waiting: Vec<(NodeIndex, u64)>,
+}
+
 impl Watcher {
-    pub(crate) fn new(now: Instant, watch: Watch, children: impl Iterator<Item = NodeIndex>) -> Watcher {
+    /// `children`: the keepers below, and how many are in the part of the tree that each is the top of.
+    pub(crate) fn new(
+        now: Instant,
+        watch: Watch,
+        children: impl Iterator<Item = (NodeIndex, u32)>,
+    ) -> Watcher {
         // A new node counts as alive until its first heartbeat is overdue.
-        let child = Child { heard: now, keepers: 1, reported: false };
+        let child = |keepers| Child { heard: now, keepers, reported: false, asked_ns: None };
         Watcher {
             watch,
-            children: children.map(|node| (node, child)).collect(),
+            children: children.map(|(node, keepers)| (node, child(keepers))).collect(),
             next_beat: now,
-            lease_until: Some(now + watch.lease()),
+            lease_until: None,
+            is_needed: true,
         }
     }
 
-    pub(crate) fn heard(&mut self, now: Instant, from: NodeIndex, keepers: u32) {
-        if let Some(child) = self.children.get_mut(&from) {
-            *child = Child { heard: now, keepers, reported: false };
-        }
+    /// A heartbeat of a child. Returns the lease that it gets at once.
+    pub(crate) fn heard(
+        &mut self,
+        now: Instant,
+        from: NodeIndex,
+        keepers: u32,
+        asked_ns: u64,
+    ) -> Option<Duration> {
+        let left = self.left(now);
+        let child = self.children.get_mut(&from).filter(|child| !child.reported)?;
+        (child.heard, child.keepers) = (now, keepers);
+        child.asked_ns = left.is_none().then_some(asked_ns);
+        left
     }
 
-    /// A lease has come from above: its length, if a rank needs it.
-    pub(crate) fn leased(&mut self, now: Instant) -> Option<Duration> {
-        let until = self.lease_until.as_mut()?;
-        *until = now + self.watch.lease();
-        Some(self.watch.lease())
+    /// What is left of the lease.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let until = self.lease_until.filter(|until| now < *until)?;
+        Some(until.since(now))
+    }
+
+    /// R31: an answer from above. `anyway`: the rule is out, and a lease runs from the answer's arrival.
+    pub(crate) fn leased(
+        &mut self,
+        now: Instant,
+        asked_ns: u64,
+        left_ns: u64,
+        anyway: bool,
+    ) -> Option<Granted> {
+        let lease = Duration::from_nanos(left_ns).min(self.watch.lease());
+        // A clock that was set back makes no lease longer.
+        let from = if anyway { now } else { Instant::from_nanos(asked_ns).min(now) };
+        let until = (from + lease).max(self.lease_until.unwrap_or(from));
+        if until <= now {
+            return None;
+        }
+        let is_first = self.lease_until.replace(until).is_none();
+        let waiting = self.children.iter_mut().filter(|(_, child)| !child.reported);
+        let waiting = waiting.filter_map(|(node, child)| Some((*node, child.asked_ns.take()?))).collect();
+        Some(Granted { left: until.since(now), is_first, is_needed: self.is_needed, waiting })
     }
 
     /// The last rank has ended.
     pub(crate) fn end_lease(&mut self) {
-        self.lease_until = None;
+        self.is_needed = false;
     }
 
     /// Keepers that are there, this one not counted.
@@ -91,14 +147,18 @@ impl Watcher {
             self.next_beat = now + self.watch.beat();
             due.beat = Some(self.keepers_below(now).saturating_add(1));
         }
-        due.lease_over = self.lease_until.is_some_and(|until| now >= until);
+        due.lease_over = self.needed_until().is_some_and(|until| now >= until);
         due
+    }
+
+    fn needed_until(&self) -> Option<Instant> {
+        self.lease_until.filter(|_| self.is_needed)
     }
 
     pub(crate) fn next(&self) -> Instant {
         let silence = self.watch.silence();
         let silent =
             self.children.values().filter(|child| !child.reported).map(|child| child.heard + silence);
-        silent.chain([self.next_beat]).chain(self.lease_until).min().unwrap_or(self.next_beat)
+        silent.chain([self.next_beat]).chain(self.needed_until()).min().unwrap_or(self.next_beat)
     }
 }

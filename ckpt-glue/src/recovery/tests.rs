@@ -19,7 +19,8 @@ const FIRST: Life = Life { counter: 1, nonce: 11 };
 fn settings() -> Settings {
     Settings {
         nodes: 1,
-        majority: 1,
+        quorum: 1,
+        earlier_lease: Duration::ZERO,
         counter_last: 0,
         start_timeout: Duration::from_secs(5),
         connects: false,
@@ -90,6 +91,7 @@ fn text(output: Output) -> String {
     match output {
         Output::FenceNodes { counter, .. } => format!("fence nodes below {counter}"),
         Output::FenceStore { counter, .. } => format!("fence store below {counter}"),
+        Output::Replace { node } => format!("replace node {node}"),
         Output::WriteDecision(decision) => format!("decide life {}", from(decision)),
         Output::StartLife(decision) => format!("start life {}", from(decision)),
         Output::Over(Ending::Failed { reason, .. }) => format!("over: {reason:?}"),
@@ -367,7 +369,7 @@ fn a_store_that_makes_progress_is_waited_for() {
 /// R9: keepers that were started anew do not make a majority.
 #[test]
 fn a_majority_of_keepers_must_remember() {
-    let mut recovery = Recovery::new(Settings { nodes: 3, majority: 2, ..settings() });
+    let mut recovery = Recovery::new(Settings { nodes: 3, quorum: 2, ..settings() });
     let node = |counter, node, votes| Input::NodeFenced { counter, node: NodeIndex(node), votes };
     recovery.handle(NOW, Input::Begin(Beginning::Fresh));
     for index in 0..3 {

@@ -181,51 +181,52 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum 465746eb, 0102100e0c
-        Fence: 78 bytes, checksum d830a48d, 0244605c5800
-        Fenced: 82 bytes, checksum b3221111, 03108070602202e3c200
-        NewLife: 127 bytes, checksum e9d9d2bd, 040804201c9088c0b8b0a8a0980001000000040000000000
-        Hello: 98 bytes, checksum c8a98453, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 81 bytes, checksum 826a4c86, 060000000000008001
-        Addresses: 136 bytes, checksum ee0bd649, 0703000000262422302e2c2a280000000018100840383028
-        Start: 82 bytes, checksum ee9c9311, 08080604020000000000
-        Running: 81 bytes, checksum d238c34b, 094030201082624222
-        Request: 74 bytes, checksum 305317f8, 1000
-        PointQuery: 77 bytes, checksum b3944fad, 1102820181
-        PointReport: 88 bytes, checksum 81943310, 12151413120000000014100c08000000
-        Cut: 94 bytes, checksum 6b1efa3b, 134505c5840100030000000000000000000000800100
-        CutSeen: 77 bytes, checksum 2960e7d7, 1400000000
-        ImageDone: 179 bytes, checksum 7ae5e4ee, 1530282018181716150600000000000000201c1814100c08
-        Images: 81 bytes, checksum b83f5072, 16c0b8b0a800000000
-        NoImage: 82 bytes, checksum 933fde2c, 1700e1c0a004c6854506
-        Abandon: 77 bytes, checksum fd808f25, 1801080706
-        Committed: 77 bytes, checksum 4730c5d0, 1922302e2c
-        Fault: 80 bytes, checksum 1b927583, 2000084038300111
-        Heartbeat: 77 bytes, checksum 1ba7b159, 214000c281
-        Closed: 86 bytes, checksum ad6d9c52, 3089088c0b8b0a8a090000000000
-        ClosedQuery: 89 bytes, checksum 24901631, 314844605c5854504c0000180000000000
-        ClosedAnswer: 90 bytes, checksum 045f24b9, 322010807060504030422202e3c2a2826200
-        Finalize: 77 bytes, checksum 8ee227b5, 3301810084
+        KeeperHello: 77 bytes, checksum 556536a3, 0102100e0c
+        Fence: 78 bytes, checksum 785e794e, 0244605c5800
+        Fenced: 82 bytes, checksum a1abd74d, 03108070602202e3c200
+        NewLife: 127 bytes, checksum 7c953c5c, 040804201c9088c0b8b0a8a0980001000000040000000000
+        Hello: 98 bytes, checksum 8e208678, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 81 bytes, checksum 53d83475, 060000000000008001
+        Addresses: 136 bytes, checksum 644ff69e, 0703000000262422302e2c2a280000000018100840383028
+        Start: 82 bytes, checksum 50d93141, 08080604020000000000
+        Running: 81 bytes, checksum 55767484, 094030201082624222
+        Request: 74 bytes, checksum cca0ab7e, 1000
+        PointQuery: 77 bytes, checksum 9ed8f104, 1102820181
+        PointReport: 88 bytes, checksum d5990509, 12151413120000000014100c08000000
+        Cut: 94 bytes, checksum fc7081b1, 134505c5840100030000000000000000000000800100
+        CutSeen: 77 bytes, checksum 26cb0f2f, 1400000000
+        ImageDone: 179 bytes, checksum 5b80463a, 1530282018181716150600000000000000201c1814100c08
+        Images: 81 bytes, checksum 1d3001f6, 16c0b8b0a800000000
+        NoImage: 82 bytes, checksum 6c91d9bd, 1700e1c0a004c6854506
+        Abandon: 77 bytes, checksum 89d7b77c, 1801080706
+        Committed: 77 bytes, checksum 55f5e6f0, 1922302e2c
+        Fault: 80 bytes, checksum b18ac121, 2000084038300111
+        Heartbeat: 85 bytes, checksum f8658d3c, 214000c28189088c0b8b0a8a09
+        Lease: 89 bytes, checksum 0afb1ce9, 2200000300000000000402100e0c0a0806
+        Closed: 86 bytes, checksum 5c9ae200, 304844605c5854504c0000000000
+        ClosedQuery: 89 bytes, checksum f93d1858, 31422202e3c2a282620000c00000000000
+        ClosedAnswer: 90 bytes, checksum 818c700c, 320181008403830282131211181716151400
+        Finalize: 77 bytes, checksum c9a5c2c3, 330c080420
         FinalizeDone: 73 bytes, checksum 893e47b3, 34
-        Ended: 79 bytes, checksum a5cd469b, 35131211180100
-        PmiRequest: 85 bytes, checksum 7f15812d, 38989088c0b8b0a8a000000000
-        PmiAnswer: 98 bytes, checksum 91c2386d, 3900000080010000000403020102c5844404c68545050000
-        PmiState: 112 bytes, checksum ccf5b82b, 3a0000000000413121118171615100000000600000000100
+        Ended: 79 bytes, checksum ed9d87c9, 35989088c00100
+        PmiRequest: 85 bytes, checksum 2568814a, 38c5844404c685450500000000
+        PmiAnswer: 90 bytes, checksum 6217e5cd, 3928262422302e2c2a000000000000000000
+        PmiState: 127 bytes, checksum 1982d172, 3a0100000000010a8a0989088c0b8b000000000003000002
         Nic: 84 bytes, checksum bcc4b89d, 3c0900756470202877687929
-        HandOver: 91 bytes, checksum c6c948d3, 3d000000000018000008007864703a65746830
-        HandedOver: 85 bytes, checksum 6f422666, 3e504030201080706002006e6f
+        HandOver: 91 bytes, checksum c11be6dd, 3d1814100c0804201c08007864703a65746830
+        HandedOver: 85 bytes, checksum 7dcdfb89, 3eb0a8a0989088c0b802006e6f
         StatusQuery: 73 bytes, checksum cdd0f588, 40
-        StatusReport: 117 bytes, checksum 36a2693e, 410200011615141300000000000006001814100cb0a8a098
-        OpenRail: 89 bytes, checksum ad35e5d2, 44000000000000000c0500766572627300
-        RailOpened: 151 bytes, checksum 0f7dbb22, 45716151413121118100020000008c0b8b0a8a0989080300
-        MeetRails: 86 bytes, checksum e456bc26, 4688c0b8b0a8a098900000000000
-        RailsMet: 85 bytes, checksum 93eb944f, 474404c6854505c58402006e6f
-        ChangeRails: 82 bytes, checksum 8bed544e, 48008001000000000000
+        StatusReport: 113 bytes, checksum bf3be802, 410000010000000007060504030201082e2c2a2800000000
+        OpenRail: 89 bytes, checksum b50b4cb2, 4403000000000000000500766572627300
+        RailOpened: 88 bytes, checksum 2f186f8e, 45605c5854504c484400000000000000
+        MeetRails: 86 bytes, checksum fb81dc33, 4602e3c2a2826242220000000000
+        RailsMet: 85 bytes, checksum 233dbcd8, 47111817161514131202006e6f
+        ChangeRails: 82 bytes, checksum 5983109f, 48000600000000000000
         RailLost: 85 bytes, checksum 9639c26d, 490a0076657262733a72786530
-        Connecting: 77 bytes, checksum 598ef4a4, 0a2422302e
-        Left: 77 bytes, checksum 5dad1323, 0b00000c00
+        Connecting: 77 bytes, checksum c7002a88, 0a88c0b8b0
+        Left: 77 bytes, checksum 3eecc7fc, 0b00300000
         Unsaved: 81 bytes, checksum c18ca063, 1a0600612070697065
-        Fault: 80 bytes, checksum dae1cd25, 2008100840380121
+        Fault: 80 bytes, checksum af93f308, 20082000e1c00144
     "#]]
     .assert_eq(&reported);
 }

@@ -290,58 +290,58 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
 #[test]
 fn messages_go_along_the_tree() {
     let mut world = World::new(8, 4, 2, config());
-    world.quiet = vec!["heartbeat"];
+    world.quiet = vec!["heartbeat", "lease"];
     world.run_ms(60);
     world.take_transcript();
     world.request(Source::Timer);
     world.run_ms(40);
     expect![[r#"
-          60ms coordinator > keeper 0: cut 1 now
-          61ms keeper 0 > keeper 1: cut 1 now
-          61ms keeper 0 > keeper 2: cut 1 now
-          61ms keeper 0 > rank 0: cut 1 now
-          61ms keeper 0 > rank 1: cut 1 now
-          62ms keeper 1 > keeper 3: cut 1 now
-          62ms keeper 1 > rank 2: cut 1 now
-          62ms keeper 1 > rank 3: cut 1 now
-          62ms keeper 2 > rank 4: cut 1 now
-          62ms keeper 2 > rank 5: cut 1 now
-          62ms rank 0 cuts to 1
-          62ms rank 1 cuts to 1
-          63ms keeper 3 > rank 6: cut 1 now
-          63ms keeper 3 > rank 7: cut 1 now
-          63ms rank 2 cuts to 1
-          63ms rank 3 cuts to 1
-          63ms rank 4 cuts to 1
-          63ms rank 5 cuts to 1
-          64ms rank 6 cuts to 1
-          64ms rank 7 cuts to 1
-          67ms rank 0 > keeper 0: image-done 1, 4096 bytes
-          67ms rank 1 > keeper 0: image-done 1, 4096 bytes
-          68ms rank 2 > keeper 1: image-done 1, 4096 bytes
-          68ms rank 3 > keeper 1: image-done 1, 4096 bytes
-          68ms rank 4 > keeper 2: image-done 1, 4096 bytes
-          68ms rank 5 > keeper 2: image-done 1, 4096 bytes
-          69ms rank 6 > keeper 3: image-done 1, 4096 bytes
-          69ms rank 7 > keeper 3: image-done 1, 4096 bytes
-          69ms keeper 2 > keeper 0: images 1 of 2 ranks
-          70ms keeper 3 > keeper 1: images 1 of 2 ranks
-          71ms keeper 1 > keeper 0: images 1 of 4 ranks
-          72ms keeper 0 > coordinator: images 1 of 8 ranks
-          73ms store writes commit 1.0000000000000065/1 of 8 images
-          78ms coordinator > keeper 0: committed 1
-          78ms store collects all before 1.0000000000000065/1
-          79ms keeper 0 > keeper 1: committed 1
-          79ms keeper 0 > keeper 2: committed 1
-          79ms keeper 0 > rank 0: committed 1
-          79ms keeper 0 > rank 1: committed 1
-          80ms keeper 1 > keeper 3: committed 1
-          80ms keeper 1 > rank 2: committed 1
-          80ms keeper 1 > rank 3: committed 1
-          80ms keeper 2 > rank 4: committed 1
-          80ms keeper 2 > rank 5: committed 1
-          81ms keeper 3 > rank 6: committed 1
-          81ms keeper 3 > rank 7: committed 1
+        60ms coordinator > keeper 0: cut 1 now
+        61ms keeper 0 > keeper 1: cut 1 now
+        61ms keeper 0 > keeper 2: cut 1 now
+        61ms keeper 0 > rank 0: cut 1 now
+        61ms keeper 0 > rank 1: cut 1 now
+        62ms keeper 1 > keeper 3: cut 1 now
+        62ms keeper 1 > rank 2: cut 1 now
+        62ms keeper 1 > rank 3: cut 1 now
+        62ms keeper 2 > rank 4: cut 1 now
+        62ms keeper 2 > rank 5: cut 1 now
+        62ms rank 0 cuts to 1
+        62ms rank 1 cuts to 1
+        63ms keeper 3 > rank 6: cut 1 now
+        63ms keeper 3 > rank 7: cut 1 now
+        63ms rank 2 cuts to 1
+        63ms rank 3 cuts to 1
+        63ms rank 4 cuts to 1
+        63ms rank 5 cuts to 1
+        64ms rank 6 cuts to 1
+        64ms rank 7 cuts to 1
+        67ms rank 0 > keeper 0: image-done 1, 4096 bytes
+        67ms rank 1 > keeper 0: image-done 1, 4096 bytes
+        68ms rank 2 > keeper 1: image-done 1, 4096 bytes
+        68ms rank 3 > keeper 1: image-done 1, 4096 bytes
+        68ms rank 4 > keeper 2: image-done 1, 4096 bytes
+        68ms rank 5 > keeper 2: image-done 1, 4096 bytes
+        69ms rank 6 > keeper 3: image-done 1, 4096 bytes
+        69ms rank 7 > keeper 3: image-done 1, 4096 bytes
+        69ms keeper 2 > keeper 0: images 1 of 2 ranks
+        70ms keeper 3 > keeper 1: images 1 of 2 ranks
+        71ms keeper 1 > keeper 0: images 1 of 4 ranks
+        72ms keeper 0 > coordinator: images 1 of 8 ranks
+        73ms store writes commit 1.0000000000000065/1 of 8 images
+        78ms coordinator > keeper 0: committed 1
+        78ms store collects all before 1.0000000000000065/1
+        79ms keeper 0 > keeper 1: committed 1
+        79ms keeper 0 > keeper 2: committed 1
+        79ms keeper 0 > rank 0: committed 1
+        79ms keeper 0 > rank 1: committed 1
+        80ms keeper 1 > keeper 3: committed 1
+        80ms keeper 1 > rank 2: committed 1
+        80ms keeper 1 > rank 3: committed 1
+        80ms keeper 2 > rank 4: committed 1
+        80ms keeper 2 > rank 5: committed 1
+        81ms keeper 3 > rank 6: committed 1
+        81ms keeper 3 > rank 7: committed 1
     "#]]
     .assert_eq(&world.take_transcript());
     world.say(
@@ -353,12 +353,12 @@ fn messages_go_along_the_tree() {
     );
     world.run_ms(40);
     expect![[r#"
-         100ms rank 0 > keeper 0: closed? 7/0 towards 0/0
-         101ms keeper 0 > keeper 1: closed? 7/0 towards 0/0
-         102ms keeper 1 > keeper 3: closed? 7/0 towards 0/0
-         103ms keeper 3 > keeper 1: closed 7/0 towards 0/0: no
-         104ms keeper 1 > keeper 0: closed 7/0 towards 0/0: no
-         105ms keeper 0 > rank 0: closed 7/0 towards 0/0: no
+        100ms rank 0 > keeper 0: closed? 7/0 towards 0/0
+        101ms keeper 0 > keeper 1: closed? 7/0 towards 0/0
+        102ms keeper 1 > keeper 3: closed? 7/0 towards 0/0
+        103ms keeper 3 > keeper 1: closed 7/0 towards 0/0: no
+        104ms keeper 1 > keeper 0: closed 7/0 towards 0/0: no
+        105ms keeper 0 > rank 0: closed 7/0 towards 0/0: no
     "#]]
     .assert_eq(&world.take_transcript());
 }

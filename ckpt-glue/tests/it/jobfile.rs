@@ -26,7 +26,7 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
           "keeper": {
             "fan_out": 16,
             "heartbeat": "250ms",
-            "heartbeats_missed_max": 8
+            "heartbeats_missed_max": 20
           },
           "time_limit": null
         }"#]]

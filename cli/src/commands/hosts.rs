@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::str::FromStr;
+use std::time::Duration;
 
+use ckpt_glue::config::KeeperConfig;
 use clap::Args;
-use launcher::{Addresses, HERE, Node};
+use launcher::{Addresses, HERE, HostLoss, Node};
 
 use crate::error::CliError;
 
@@ -29,6 +31,67 @@ pub(crate) struct HostArguments {
     /// When a job begins, it chooses nodes that protect each other (`--parity`) from as many domains as possible. A message names each domain whose loss exceeds their parity. A restart keeps these groups, and prints the same message for the places of their images.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) domains: Vec<DomainArgument>,
+    /// Hosts without ranks, as in `--hosts`. When a host of the job does not answer any more, one of them takes its place: images that lay there are rebuilt on it from the parity of the others, and the job goes on by itself.
+    #[arg(long, value_name = "HOST[@IP[+IP]],...", value_delimiter = ',')]
+    pub(crate) spare_hosts: Vec<HostArgument>,
+    /// The last N hosts of --hosts are spare hosts; with numbers of ranks, they have none
+    #[arg(long, value_name = "N", requires = "hosts")]
+    pub(crate) spares: Option<usize>,
+    /// When a host of the job does not answer any more: a spare host takes its place (`spare`); without one, another host of the job does (`spread`); or the job ends (`end`) [default: spare]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    pub(crate) on_host_loss: Option<HostLossArgument>,
+    /// A host that has not been heard of for so long is lost [default: 5s]. Its ranks end by themselves somewhat earlier, because they may be cut off.
+    #[arg(long, value_name = "TIME", value_parser = node_timeout)]
+    pub(crate) node_timeout: Option<Duration>,
+}
+
+/// The reaction to a lost host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum HostLossArgument {
+    Spare,
+    Spread,
+    End,
+}
+
+impl HostLossArgument {
+    /// As a job file has it.
+    pub(crate) fn read(text: &str) -> Option<HostLossArgument> {
+        <HostLossArgument as clap::ValueEnum>::from_str(text, false).ok()
+    }
+
+    pub(crate) fn of(loss: HostLoss) -> &'static str {
+        match loss {
+            HostLoss::Spare => "spare",
+            HostLoss::Spread => "spread",
+            HostLoss::End => "end",
+        }
+    }
+}
+
+impl From<HostLossArgument> for HostLoss {
+    fn from(argument: HostLossArgument) -> HostLoss {
+        match argument {
+            HostLossArgument::Spare => HostLoss::Spare,
+            HostLossArgument::Spread => HostLoss::Spread,
+            HostLossArgument::End => HostLoss::End,
+        }
+    }
+}
+
+/// A keeper sends so many heartbeats in the time after which it is lost, and at least one in [`HEARTBEAT_MAX`].
+const HEARTBEATS: u32 = 20;
+const HEARTBEAT_MAX: Duration = Duration::from_millis(250);
+/// Shorter than that, a busy host looks like a lost one.
+const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+
+fn node_timeout(text: &str) -> Result<Duration, String> {
+    let time = ckpt_glue::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < NODE_TIMEOUT_MIN {
+        return Err(format!(
+            "expected at least {NODE_TIMEOUT_MIN:?}: a busy host would look like a lost one"
+        ));
+    }
+    Ok(time)
 }
 
 /// The failure domain of a node.
@@ -120,6 +183,10 @@ impl HostArguments {
             remote_shell: remote_shell.map(str::to_owned),
             nodes: nodes.and_then(|nodes| nodes.parse().ok()),
             domains: domains.map(|domains| domains.split(',').map(domain).collect()).unwrap_or_default(),
+            spare_hosts: Vec::new(),
+            spares: None,
+            on_host_loss: None,
+            node_timeout: None,
         }
     }
 
@@ -132,7 +199,11 @@ impl HostArguments {
             (false, true) => before.domains_of(&self),
             (false, false) => before.domains.clone(),
         };
-        HostArguments { remote_shell, domains, ..if says_where { self } else { before } }
+        let names_spares = !self.spare_hosts.is_empty() || self.spares.is_some();
+        let spare_hosts = if names_spares { self.spare_hosts.clone() } else { before.spare_hosts.clone() };
+        let (spares, on_host_loss) = (self.spares, self.on_host_loss.or(before.on_host_loss));
+        let places = if says_where { self } else { before };
+        HostArguments { remote_shell, domains, spare_hosts, spares, on_host_loss, ..places }
     }
 
     /// Where these hosts lay before. Of those that were not there before nobody knows.
@@ -222,73 +293,108 @@ impl HostArguments {
             };
             return Ok((0..nodes).map(node).collect());
         }
-        let shares = self.shares(ranks)?;
+        let (hosts, _) = self.split()?;
+        let placed = hosts.iter().zip(shares(hosts, ranks)?);
+        placed.map(|(host, ranks)| self.place(host, ranks, bind)).collect()
+    }
+
+    /// The hosts that have ranks, and those behind them that have none.
+    fn split(&self) -> Result<(&[HostArgument], &[HostArgument]), CliError> {
+        let spares = self.spares.unwrap_or_default();
+        match self.hosts.len().checked_sub(spares).filter(|placed| *placed > 0 || self.hosts.is_empty()) {
+            Some(placed) => Ok(self.hosts.split_at(placed)),
+            None => Err(CliError::Hosts {
+                problem: format!(
+                    "--spares {spares} leaves none of the {} hosts for ranks: expected fewer",
+                    self.hosts.len()
+                ),
+            }),
+        }
+    }
+
+    /// Hosts that may take the place of others.
+    pub(crate) fn spare_nodes(&self, bind: &Addresses) -> Result<Vec<Node>, CliError> {
+        let (placed, behind) = self.split()?;
+        let spares: Vec<&HostArgument> = behind.iter().chain(&self.spare_hosts).collect();
+        let problem = |problem: String| Err(CliError::Hosts { problem });
+        if !spares.is_empty() && !placed.iter().any(|host| host.name != HERE) {
+            return problem("spare hosts take the place of other hosts, and --hosts names none".to_owned());
+        }
+        for (number, spare) in spares.iter().enumerate() {
+            if spare.name == HERE {
+                return problem(format!("{HERE} cannot be a spare host: it ends with the launcher"));
+            }
+            let known = placed.iter().chain(spares[..number].iter().copied());
+            if known.clone().any(|host| host.name == spare.name) {
+                return problem(format!("{} is named as a spare host and once more", spare.name));
+            }
+        }
+        spares.into_iter().map(|host| self.place(host, 0, bind)).collect()
+    }
+
+    /// The names of the hosts that ranks of the job are on, but this one.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(|host| host.name.as_str()).filter(|name| *name != HERE)
+    }
+
+    /// How keepers watch each other.
+    pub(crate) fn keeper_config(&self, before: KeeperConfig) -> KeeperConfig {
+        let Some(timeout) = self.node_timeout else { return before };
+        let heartbeat = (timeout / HEARTBEATS).min(HEARTBEAT_MAX);
+        let missed = timeout.as_nanos().div_ceil(heartbeat.as_nanos());
+        KeeperConfig { heartbeat, heartbeats_missed_max: u32::try_from(missed).unwrap_or(u32::MAX), ..before }
+    }
+
+    fn place(&self, host: &HostArgument, ranks: u32, bind: &Addresses) -> Result<Node, CliError> {
         let shell = self.remote_shell.as_deref().unwrap_or(REMOTE_SHELL);
         let shell: Vec<OsString> = shell.split_ascii_whitespace().map(OsString::from).collect();
         if shell.is_empty() {
             return Err(CliError::Hosts { problem: "--remote-shell names no program".to_owned() });
         }
         let others: Vec<&HostArgument> = self.hosts.iter().filter(|host| host.name != HERE).collect();
-        let mut nodes = Vec::new();
-        for (host, ranks) in self.hosts.iter().zip(shares) {
-            let is_here = host.name == HERE;
-            let addresses = match &host.addresses {
-                Some(addresses) => addresses.clone(),
-                None if !is_here => Addresses::one(resolve(&host.name)?),
-                None if others.is_empty() || bind.first != IpAddr::V4(Ipv4Addr::LOCALHOST) => bind.clone(),
-                None => {
-                    let other = others[0].addresses.as_ref().map(|addresses| addresses.first);
-                    Addresses::one(outward(other.map_or_else(|| resolve(&others[0].name), Ok)?)?)
-                }
-            };
-            nodes.push(Node {
-                name: Some(host.name.clone()),
-                host: (!is_here).then(|| host.name.clone()),
-                remote_shell: shell.clone(),
-                ranks,
-                bind: SocketAddr::new(addresses.first, 0),
-                further: addresses.further,
-                domain: None,
-            });
-        }
-        Ok(nodes)
-    }
-
-    fn shares(&self, ranks: u32) -> Result<Vec<u32>, CliError> {
-        let problem = |problem: String| Err(CliError::Hosts { problem });
-        let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-        let given: Vec<u32> = self.hosts.iter().filter_map(|host| host.ranks).collect();
-        if given.is_empty() {
-            if hosts > ranks {
-                return problem(format!("{ranks} ranks for {hosts} hosts: expected at least one for each"));
+        let is_here = host.name == HERE;
+        let addresses = match &host.addresses {
+            Some(addresses) => addresses.clone(),
+            None if !is_here => Addresses::one(resolve(&host.name)?),
+            None if others.is_empty() || bind.first != IpAddr::V4(Ipv4Addr::LOCALHOST) => bind.clone(),
+            None => {
+                let other = others[0].addresses.as_ref().map(|addresses| addresses.first);
+                Addresses::one(outward(other.map_or_else(|| resolve(&others[0].name), Ok)?)?)
             }
-            return Ok((0..hosts).map(|number| share(ranks, hosts, number)).collect());
-        }
-        if given.len() < self.hosts.len() {
-            return problem(
-                "some hosts have a number of ranks and others have none: give it for all or for none"
-                    .to_owned(),
-            );
-        }
-        let sum: u32 = given.iter().fold(0, |sum, ranks| sum.saturating_add(*ranks));
-        if sum != ranks {
-            return problem(format!("the hosts have {sum} ranks together, and the job {ranks}"));
-        }
-        Ok(given)
+        };
+        Ok(Node {
+            name: Some(host.name.clone()),
+            host: (!is_here).then(|| host.name.clone()),
+            remote_shell: shell,
+            ranks,
+            bind: SocketAddr::new(addresses.first, 0),
+            further: addresses.further,
+            domain: None,
+        })
     }
 }
 
-/// Nodes as a job file has them; `None`: all are this host.
-pub(crate) fn write(nodes: &[Node]) -> Option<String> {
-    let host = |node: &Node| HostArgument {
-        name: node.host.clone().unwrap_or_else(|| HERE.to_owned()),
-        ranks: Some(node.ranks),
-        addresses: Some(node.addresses()),
-    };
-    nodes
-        .iter()
-        .any(|node| node.host.is_some())
-        .then(|| nodes.iter().map(|node| host(node).to_string()).collect::<Vec<_>>().join(","))
+/// Ranks of each host.
+fn shares(hosts: &[HostArgument], ranks: u32) -> Result<Vec<u32>, CliError> {
+    let problem = |problem: String| Err(CliError::Hosts { problem });
+    let count = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+    let given: Vec<u32> = hosts.iter().filter_map(|host| host.ranks).collect();
+    if given.is_empty() {
+        if count > ranks {
+            return problem(format!("{ranks} ranks for {count} hosts: expected at least one for each"));
+        }
+        return Ok((0..count).map(|number| share(ranks, count, number)).collect());
+    }
+    if given.len() < hosts.len() {
+        return problem(
+            "some hosts have a number of ranks and others have none: give it for all or for none".to_owned(),
+        );
+    }
+    let sum: u32 = given.iter().fold(0, |sum, ranks| sum.saturating_add(*ranks));
+    if sum != ranks {
+        return problem(format!("the hosts have {sum} ranks together, and the job {ranks}"));
+    }
+    Ok(given)
 }
 
 /// Failure domains of nodes as a job file has them; `None`: nobody has named any.
@@ -344,9 +450,7 @@ mod tests {
     fn hosts(text: &str) -> HostArguments {
         HostArguments {
             hosts: text.split(',').map(|host| host.parse().unwrap()).collect(),
-            remote_shell: None,
-            nodes: None,
-            domains: Vec::new(),
+            ..HostArguments::read(None, None, None, None)
         }
     }
 
@@ -379,10 +483,10 @@ mod tests {
     #[test]
     fn a_job_file_keeps_them() {
         let text = "localhost:2@10.0.0.1+10.1.0.1,node-1.example:3@fe80::1+fe80::2+10.1.0.2";
-        let written = write(&hosts(text).nodes(5, &here()).unwrap()).unwrap();
+        let written = launcher::write_places(&hosts(text).nodes(5, &here()).unwrap()).unwrap();
         assert_eq!(written, text);
         assert_eq!(HostArguments::read(Some(&written), None, None, None).hosts, hosts(text).hosts);
-        assert_eq!(write(&[Node::here(2, &here())]), None);
+        assert_eq!(launcher::write_places(&[Node::here(2, &here())]), None);
         let now = hosts("c:5").or(HostArguments { remote_shell: Some("rsh".to_owned()), ..hosts(text) });
         assert_eq!((now.hosts, now.remote_shell.as_deref()), (hosts("c:5").hosts, Some("rsh")));
     }

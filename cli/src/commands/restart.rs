@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::Beginning;
+use ckpt_glue::write_duration;
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
@@ -80,7 +81,10 @@ pub(crate) fn prepare(
     program.check()?;
     let bind = arguments.bind.clone().unwrap_or(bind);
     check_bind(&bind)?;
+    let before = hosts.clone();
     let hosts = arguments.hosts.clone().or(hosts);
+    config.keeper = hosts.keeper_config(config.keeper);
+    let spares = hosts.spare_nodes(&bind)?;
     let mut nodes = hosts.nodes(file.ranks, &bind)?;
     if protection::is_in(&file) {
         if let Some(manifest) = newest {
@@ -144,6 +148,9 @@ pub(crate) fn prepare(
         beginning,
         suspects,
         counter_last,
+        spares,
+        on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
+        former_hosts: former_hosts(&file, &before),
         nodes,
         auth,
         provider,
@@ -173,10 +180,42 @@ pub(crate) fn prepare(
     });
     file.settings.extend(rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
     plan.job_file = file.emit();
+    if purpose == Purpose::Run {
+        note_former_hosts(&mut plan, &Directory::open(&path)?, arguments.quiet)?;
+    }
     if !arguments.quiet {
         protection::announce(&plan, When::GoesOn, purpose == Purpose::Run);
     }
     Ok((plan, RunDirectory { path, temporary: false, _lock: lock }))
+}
+
+/// Hosts on which ranks of an earlier launcher may run.
+fn former_hosts(file: &JobFile, before: &HostArguments) -> BTreeSet<String> {
+    let former = file.settings.get(setting::FORMER_HOSTS).map(String::as_str).unwrap_or_default();
+    let former = former.split(',').filter(|host| !host.is_empty());
+    former.chain(before.names()).map(str::to_owned).collect()
+}
+
+/// R32: before ranks run on hosts that the job's file does not name, it names all on which any may run. The launcher writes it anew when all ranks run.
+fn note_former_hosts(plan: &mut Plan, storage: &Directory, quiet: bool) -> Result<(), CliError> {
+    let hosts: BTreeSet<String> = plan.nodes.iter().filter_map(|node| node.host.clone()).collect();
+    let left_out: Vec<&str> = plan.former_hosts.difference(&hosts).map(String::as_str).collect();
+    if !left_out.is_empty() && !quiet {
+        print_message(format_args!(
+            "ranks of the job may still run on {}: waiting {} until they have ended by themselves",
+            left_out.join(", "),
+            write_duration(plan.config.keeper.watch().silence())
+        ));
+    }
+    if hosts.is_subset(&plan.former_hosts) {
+        return Ok(());
+    }
+    let (_, mut file) = JobDirectory::open(storage.clone())?;
+    let all = plan.former_hosts.union(&hosts).cloned().collect::<Vec<_>>().join(",");
+    file.settings.insert(setting::FORMER_HOSTS.to_owned(), all);
+    JobDirectory::renew(storage.clone(), &file)?;
+    plan.former_hosts.extend(hosts);
+    Ok(())
 }
 
 /// The NIC that the job used last, if that was decided while it ran and no option replaces it. Only on the hosts that it was on: the NICs of other

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, OnFault};
+use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, KeeperConfig, OnFault};
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
@@ -18,7 +18,7 @@ use launcher::mpi::program::Detected;
 use launcher::mpi::replacement::Replacement;
 use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
 use launcher::registry::{Registration, runtime_directory};
-use launcher::{self, Addresses, Node, Observer, Plan, Program, Purpose, Saves, whole};
+use launcher::{self, Addresses, HostLoss, Node, Observer, Plan, Program, Purpose, Saves, whole};
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
@@ -27,7 +27,7 @@ use transport::config::AuthLevel;
 
 use super::copies;
 use super::domains::When;
-use super::hosts::{self, HostArguments};
+use super::hosts::{self, HostArgument, HostArguments, HostLossArgument};
 use super::outcome::{exit_of, summarize};
 use super::progress::Progress;
 use super::protection;
@@ -48,11 +48,12 @@ pub(crate) mod setting {
     pub(crate) const IDS: &str = "ids";
     pub(crate) const ENCRYPT: &str = "encrypt";
     pub(crate) const MPI_FROM: &str = "mpi-from";
-    pub(crate) const HOSTS: &str = "hosts";
     pub(crate) const NODES: &str = "nodes";
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
-    pub(crate) use launcher::setting::{NODE_DIRECTORY, RAIL};
+    pub(crate) use launcher::setting::{
+        FORMER_HOSTS, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, RAIL, SPARE_HOSTS,
+    };
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
     pub(crate) const FLUSH_KEEP: &str = "flush-keep";
@@ -181,6 +182,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         beginning: Beginning::Fresh,
         suspects: BTreeSet::new(),
         counter_last: 0,
+        spares: arguments.hosts.spare_nodes(&arguments.bind)?,
+        on_host_loss: arguments.hosts.on_host_loss.map(Into::into).unwrap_or_default(),
+        former_hosts: BTreeSet::new(),
         nodes,
         auth,
         provider: provider.ok(),
@@ -413,6 +417,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
             start_timeout: fault.start_timeout,
             ..FaultConfig::default()
         },
+        keeper: arguments.hosts.keeper_config(KeeperConfig::default()),
         ..JobConfig::default()
     }
 }
@@ -477,7 +482,7 @@ pub(crate) fn lock(storage: &Directory, path: &Path) -> Result<DirectoryLock, Cl
 /// Where ranks run, for a restart without options of its own.
 fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
     settings.extend(hosts::write_domains(nodes).map(|domains| (setting::DOMAINS.to_owned(), domains)));
-    if let Some(hosts) = hosts::write(nodes) {
+    if let Some(hosts) = launcher::write_places(nodes) {
         settings.insert(setting::HOSTS.to_owned(), hosts);
         let shell = nodes[0].remote_shell.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
         settings.insert(setting::REMOTE_SHELL.to_owned(), shell.join(" "));
@@ -503,6 +508,12 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         settings.insert(setting::ENCRYPT.to_owned(), encryption.name.clone());
     }
     write_places(&plan.nodes, &mut settings);
+    let spares = launcher::write_places(&plan.spares).map(|spares| (setting::SPARE_HOSTS.to_owned(), spares));
+    settings.extend(spares);
+    if plan.on_host_loss != HostLoss::default() {
+        let loss = HostLossArgument::of(plan.on_host_loss);
+        settings.insert(setting::ON_HOST_LOSS.to_owned(), loss.to_owned());
+    }
     if let Some(own) = &plan.own_directories {
         settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.to_string_lossy().into_owned());
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());
@@ -568,12 +579,20 @@ pub(crate) fn read_settings(file: &JobFile) -> Result<Settings, CliError> {
         None => JobConfig::default(),
     };
     let bind = text(setting::BIND).and_then(|text| text.parse::<Addresses>().ok());
-    let hosts = HostArguments::read(
-        text(setting::HOSTS),
-        text(setting::REMOTE_SHELL),
-        text(setting::NODES),
-        text(setting::DOMAINS),
-    );
+    let places = |name: &str| -> Vec<HostArgument> {
+        let names = text(name).unwrap_or_default().split(',');
+        names.filter_map(|host| host.parse().ok()).collect()
+    };
+    let hosts = HostArguments {
+        spare_hosts: places(setting::SPARE_HOSTS),
+        on_host_loss: text(setting::ON_HOST_LOSS).and_then(HostLossArgument::read),
+        ..HostArguments::read(
+            text(setting::HOSTS),
+            text(setting::REMOTE_SHELL),
+            text(setting::NODES),
+            text(setting::DOMAINS),
+        )
+    };
     let auth = if text(setting::AUTH) == Some("header") { AuthLevel::Header } else { AuthLevel::Full };
     let keeps_ids = text(setting::IDS) == Some(IDS_KEPT);
     let bind = bind.unwrap_or_else(|| Addresses::one(IpAddr::V4(Ipv4Addr::LOCALHOST)));

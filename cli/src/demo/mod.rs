@@ -18,7 +18,7 @@ use launcher::input::InputPlan;
 use launcher::mpi::replacement::MpiFrom;
 use launcher::mpi::{MpiChoice, resolve};
 use launcher::registry::Registration;
-use launcher::{Addresses, Node, Plan, Program, Purpose, Saves, whole};
+use launcher::{Addresses, HostLoss, Node, Plan, Program, Purpose, Saves, whole};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
@@ -153,6 +153,9 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         suspects: std::collections::BTreeSet::new(),
         counter_last: 0,
         nodes: vec![Node::here(RANKS, &Addresses::one(Ipv4Addr::LOCALHOST.into()))],
+        spares: Vec::new(),
+        on_host_loss: HostLoss::default(),
+        former_hosts: std::collections::BTreeSet::new(),
         auth: AuthLevel::Header,
         provider: None,
         is_mpi: false,

@@ -15,6 +15,7 @@ mod domains;
 mod encrypted;
 mod ends;
 mod env;
+mod host_loss;
 mod ids;
 mod inspect;
 mod limited;

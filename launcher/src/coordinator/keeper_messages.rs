@@ -9,7 +9,6 @@ use ckpt_glue::pmi::{self, Member, RankState, Ranks};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::Plan;
 use nix::sys::epoll::EpollFlags;
-use nix::sys::signal::Signal;
 use transport::{Epoch, Life, Rank};
 
 use super::super::notice::Notice;
@@ -54,7 +53,7 @@ impl Shell<'_> {
             (LinkError::Closed, Some(status)) => format!("its process has ended ({status})"),
             (other, _) => other.to_string(),
         };
-        let host = self.plan.nodes[node.0 as usize].name();
+        let host = self.keepers.name(node);
         let was_there = self.keepers.start_later(node);
         if !was_there && self.job.status().phase == JobPhase::Gathering {
             self.unfit =
@@ -64,17 +63,7 @@ impl Shell<'_> {
         if was_there {
             self.notify(&Notice::KeeperLost { host: &host, why: &why });
         }
-        // PMI's server gets no message: its life ends with the keeper's, and a rank that waits at its barriers is not at fault.
-        let gone: Vec<Rank> =
-            self.processes.iter().filter(|(_, of)| of.node == node).map(|(rank, _)| *rank).collect();
-        for rank in gone {
-            self.processes.remove(&rank);
-            let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-            self.notify(&Notice::Ended { rank, status, has_finished: false });
-        }
-        self.forget_spawned(node);
-        self.drained(node, None);
-        self.feed_nodes(NodesInput::KeeperLost(node));
+        self.forget_keeper(node);
         self.pump();
     }
 
@@ -171,15 +160,16 @@ impl Shell<'_> {
             FromKeeper::CopyDone { number, outcome } => self.on_part(node, number, outcome),
             FromKeeper::Drained { number } => self.drained(node, Some(number)),
             FromKeeper::LockHeld { words } => {
-                let words = format!("{}: {words}", self.plan.nodes[node.0 as usize].name());
+                let words = format!("{}: {words}", self.keepers.name(node));
                 self.notify(&Notice::Repair { words: &words });
             }
             FromKeeper::LeaseOver => {
-                let host = self.plan.nodes[node.0 as usize].name();
+                let host = self.keepers.name(node);
                 self.notify(&Notice::KeeperLost {
                     host: &host,
                     why: "it has heard from no majority of the nodes for too long",
                 });
+                self.reconnect(node);
             }
         }
         Ok(())
@@ -193,7 +183,7 @@ impl Shell<'_> {
 
     /// Ranks cannot be started on a node. Before the first life that is the command's error, later a fault as any other.
     fn on_unfit(&mut self, node: NodeIndex, problem: String) {
-        let host = self.plan.nodes[node.0 as usize].name();
+        let host = self.keepers.name(node);
         if self.job.status().phase == JobPhase::Gathering {
             self.unfit.get_or_insert(LauncherError::Unfit { host, problem });
         } else {

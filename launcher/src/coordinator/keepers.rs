@@ -12,7 +12,9 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 
 use super::super::keeper::environment_for_others;
-use super::super::limits::{KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX};
+use super::super::limits::{
+    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX,
+};
 use super::super::process::{end_with_launcher, non_blocking};
 use super::super::secrets::withheld;
 use super::super::terminal::TerminalSpec;
@@ -29,15 +31,21 @@ struct Running {
     link: Link,
     token: u64,
     watches_room: bool,
+    /// It has to answer by then.
+    answer_by: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) struct Keeper {
+    /// Where its node is: another host may have taken the place of the one in the plan.
+    place: Node,
     running: Option<Running>,
     /// The host that it has named.
     pub(super) host: String,
     /// It has been started before.
     again: bool,
+    /// Its node has come to another host, where none was started before.
+    is_moved: bool,
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
     wait: Duration,
@@ -49,15 +57,24 @@ pub(super) struct Keeper {
     pub(super) silent: Option<String>,
 }
 
+impl Keeper {
+    /// When it must have answered.
+    fn answer_by(&self) -> Option<Instant> {
+        self.running.as_ref()?.answer_by.filter(|_| !self.is_ready)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Keepers(BTreeMap<NodeIndex, Keeper>);
 
 impl Keepers {
     pub(super) fn new(plan: &Plan) -> Keepers {
         let keeper = |node: &Node| Keeper {
+            place: node.clone(),
             running: None,
             host: node.name(),
             again: false,
+            is_moved: false,
             due: None,
             wait: KEEPER_AGAIN_AFTER,
             is_ready: false,
@@ -69,6 +86,16 @@ impl Keepers {
 
     pub(super) fn nodes(&self) -> Vec<NodeIndex> {
         self.0.keys().copied().collect()
+    }
+
+    /// Where a node is.
+    pub(super) fn place(&self, node: NodeIndex) -> &Node {
+        &self.0[&node].place
+    }
+
+    /// The name of its host.
+    pub(super) fn name(&self, node: NodeIndex) -> String {
+        self.place(node).name()
     }
 
     pub(super) fn get(&self, node: NodeIndex) -> Option<&Keeper> {
@@ -85,7 +112,14 @@ impl Keepers {
 
     /// When the first of those that ended is started again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.0.values().filter_map(|keeper| keeper.due).min()
+        let answers = self.0.values().filter_map(Keeper::answer_by);
+        self.0.values().filter_map(|keeper| keeper.due).chain(answers).min()
+    }
+
+    /// Those that have not answered in time.
+    pub(super) fn late(&self, now: Instant) -> Vec<NodeIndex> {
+        let late = self.0.iter().filter(|(_, keeper)| keeper.answer_by().is_some_and(|by| by <= now));
+        late.map(|(node, _)| *node).collect()
     }
 
     /// Those that are to be started again now.
@@ -132,7 +166,7 @@ impl Keepers {
         token: u64,
     ) -> Result<(), LauncherError> {
         let Some(keeper) = self.0.get_mut(&node) else { return Ok(()) };
-        let place = &plan.nodes[node.0 as usize];
+        let place = &keeper.place;
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
         let mut command = command(place)?;
         for name in withheld(plan) {
@@ -149,10 +183,12 @@ impl Keepers {
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
         watch(epoll, link.from().as_fd(), token).map_err(failed)?;
         let again = core::mem::replace(&mut keeper.again, true);
-        let begin = Begin { shows_parts, terminal, ..begin(plan, place, node, key, again) };
+        let is_late = again || core::mem::take(&mut keeper.is_moved);
+        let begin = Begin { shows_parts, terminal, ..begin(plan, &keeper.place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
-        keeper.running = Some(Running { child, link, token, watches_room: false });
+        let answer_by = is_late.then(|| Instant::now() + KEEPER_ANSWER_MAX);
+        keeper.running = Some(Running { child, link, token, watches_room: false, answer_by });
         Ok(())
     }
 
@@ -227,6 +263,27 @@ impl Keepers {
         }
         let _ = running.child.kill();
         running.child.wait().ok()
+    }
+
+    /// Another host takes the place of a node's. The keeper there is a new one: it remembers nothing.
+    pub(super) fn move_to(&mut self, node: NodeIndex, place: Node) {
+        if let Some(keeper) = self.0.get_mut(&node) {
+            keeper.host = place.name();
+            keeper.place = place;
+            (keeper.again, keeper.is_moved) = (false, true);
+            (keeper.due, keeper.wait, keeper.silent) = (None, KEEPER_AGAIN_AFTER, None);
+        }
+    }
+
+    /// Ends the connection to a node, if there is one, without a wait. Returns its token.
+    pub(super) fn disconnect(&mut self, node: NodeIndex) -> Option<u64> {
+        let keeper = self.0.get_mut(&node)?;
+        keeper.is_ready = false;
+        let mut running = keeper.running.take()?;
+        let _ = running.child.kill();
+        // Killed, so it ends at once; or it waits for a disk, and ends when it does not any more.
+        let _ = running.child.try_wait();
+        Some(running.token)
     }
 
     /// Ends the process of a keeper.

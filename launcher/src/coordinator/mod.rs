@@ -13,6 +13,7 @@ mod pending_commit;
 mod rail_changes;
 mod records;
 mod settings;
+mod spares;
 mod spawned;
 mod suspension;
 mod terminal;
@@ -22,7 +23,7 @@ mod unsaved;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, ControlKey, JobPhase};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
@@ -49,7 +50,7 @@ use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
-use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
+use super::{HERE, Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::LauncherError;
 use input::Input;
 use keepers::Keepers;
@@ -58,6 +59,7 @@ use nodes::Nodes;
 use parts::Parts;
 use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
+use spares::Spares;
 use spawned::Spawned;
 use suspension::Suspension;
 use terminal::JobTerminal;
@@ -95,6 +97,8 @@ struct Shell<'a> {
     suspension: Suspension,
     job: Job,
     keepers: Keepers,
+    /// Hosts in the place of lost ones.
+    spares: Spares,
     processes: BTreeMap<Rank, Process>,
     /// The keepers' reports of each rank.
     ranks: BTreeMap<Rank, (RankPhase, Epoch)>,
@@ -201,6 +205,13 @@ fn layout(plan: &Plan) -> Result<Layout, LauncherError> {
     Ok(Layout::new(shares.collect(), plan.config.keeper.fan_out)?)
 }
 
+/// Ranks of an earlier launcher may run for so long on hosts that this one does not use (R32).
+fn earlier_lease(plan: &Plan) -> Duration {
+    let is_used = |host: &String| plan.nodes.iter().any(|node| node.host.as_ref() == Some(host));
+    let leaves_out = plan.former_hosts.iter().any(|host| host != HERE && !is_used(host));
+    if leaves_out { plan.config.keeper.watch().silence() } else { Duration::ZERO }
+}
+
 impl<'a> Shell<'a> {
     fn new(
         plan: &'a Plan,
@@ -218,6 +229,7 @@ impl<'a> Shell<'a> {
             beginning: plan.beginning,
             counter_last: plan.counter_last,
             is_remote: plan.nodes.iter().any(|node| node.host.is_some()),
+            earlier_lease: earlier_lease(plan),
             connects: false,
             sabotage: Sabotage::none(),
         };
@@ -237,6 +249,7 @@ impl<'a> Shell<'a> {
             suspension: Suspension::default(),
             job,
             keepers,
+            spares: Spares::new(plan),
             processes: BTreeMap::new(),
             ranks: BTreeMap::new(),
             spawned: Spawned::default(),
@@ -361,11 +374,14 @@ impl<'a> Shell<'a> {
                 self.over_until = None;
                 self.give_up_keepers();
             }
+            for node in self.keepers.late(now) {
+                self.reconnect(node);
+            }
             for node in self.keepers.take_due(now) {
                 // Without it the job ends for want of its node, after a time.
                 if let Err(error) = self.start_keeper(node) {
                     self.notify(&Notice::KeeperLost {
-                        host: &self.plan.nodes[node.0 as usize].name(),
+                        host: &self.keepers.name(node),
                         why: &error.to_string(),
                     });
                 }
@@ -496,6 +512,8 @@ impl<'a> Shell<'a> {
                 self.end_spawned();
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
+            job::Output::Reconnect { node } => self.reconnect(node),
+            job::Output::Replace { node } => self.replace(node),
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
             job::Output::WriteCommit { generation, images } => self.begin_protection(generation, images),
             job::Output::Collect { keep } => {
@@ -524,6 +542,7 @@ impl<'a> Shell<'a> {
                         self.unconnected = None;
                     }
                     self.store.ask(Task::Restored);
+                    self.settle_hosts();
                     self.keep_settings();
                     self.start_worlds();
                     self.feed_nodes(NodesInput::AllRunning);

@@ -150,7 +150,7 @@ impl Shell<'_> {
     }
 
     fn part_failed(&self, node: NodeIndex, problem: String) -> CopyError {
-        CopyError::Part { host: self.plan.nodes[node.0 as usize].name(), problem }
+        CopyError::Part { host: self.keepers.name(node), problem }
     }
 
     /// Nobody writes a part any more.

@@ -12,6 +12,7 @@ use super::Shell;
 impl Shell<'_> {
     /// All ranks run with the given options: these become the job's defaults.
     pub(super) fn keep_settings(&mut self) {
+        self.write_hosts();
         if let Some(file) = &self.job_file {
             self.store.ask(Task::Keep(Box::new(file.clone())));
         }

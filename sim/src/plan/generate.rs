@@ -13,6 +13,7 @@ use crate::network::NetworkConditions;
 const STREAM_PLAN: u64 = 1;
 const STREAM_NODE_DISKS: u64 = 5;
 const STREAM_LIVES: u64 = 6;
+const STREAM_HOSTS: u64 = 7;
 
 /// Frames after which everything planned by frames has happened: a little before a history's least length.
 const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
@@ -36,6 +37,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         ranks,
         nodes,
         losses: 0,
+        spares: 0,
         ports: if random.percent(20) { 2 } else { 1 },
         rails: if random.percent(35) { 2 } else { 1 },
         mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
@@ -77,6 +79,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     unreadable(random, &mut plan);
     node_disks(seed, &mut plan);
     lives(seed, &mut plan);
+    hosts(seed, &mut plan);
     plan
 }
 
@@ -288,6 +291,37 @@ fn lives(seed: u64, plan: &mut Plan) {
         let node = node(random, plan);
         let lasts = random.log_between(MILLI, 200 * MILLI);
         plan.steps.push(Step { when, action: Action::StopKeeper { node, lasts } });
+    }
+}
+
+/// Hosts that are cut off or stay without power for long, and spare ones (R31, R32). Drawn from a stream of its own, too.
+fn hosts(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_HOSTS);
+    if plan.nodes < 2 || !random.percent(25) {
+        return;
+    }
+    plan.spares = below(random, 3);
+    for _ in 0..random.between(1, 2) {
+        let when = at_frames(random);
+        let node = 1 + below(random, u64::from(plan.nodes) - 1);
+        let lasts = random.log_between(MILLI, 200 * MILLI);
+        let action = if random.percent(70) {
+            Action::CutOff { node, lasts }
+        } else {
+            Action::CrashNode { node: Which::Number(node), down: lasts }
+        };
+        plan.steps.push(Step { when, action });
+    }
+    // A launcher that vanishes when a life has just begun, and answers to keepers in connections that nobody closes.
+    if random.percent(30) {
+        plan.spares = plan.spares.max(1);
+        let (nth, after) = (below(random, 2), random.below(plan.control_ns_max));
+        let when = When::On { moment: Moment::Restoring, nth, after };
+        let node = 1 + below(random, u64::from(plan.nodes) - 1);
+        let lasts = random.between(35 * MILLI, 90 * MILLI);
+        plan.steps.push(Step { when, action: Action::CutOff { node, lasts } });
+        let down = random.log_between(100 * MICRO, 5 * MILLI);
+        plan.steps.push(Step { when, action: Action::KillLauncher { cut_off: true, down } });
     }
 }
 

@@ -87,6 +87,13 @@ pub enum Action {
         /// For how long.
         lasts: Nanos,
     },
+    /// Messages of control to and from the host of a node are held up, until it is over. Of no effect on the launcher's own.
+    CutOff {
+        /// The node.
+        node: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
     /// A node's own directory is lost for good, and the node loses power; it is back, empty, after `down`. If the newest committed generation would not
     /// survive that by what its commit has promised, the node only loses power.
     DestroyNode {
@@ -225,6 +232,8 @@ pub struct Plan {
     pub nodes: u32,
     /// Nodes have directories of their own, and this many of them may be lost; 0: one directory for all, on the head node.
     pub losses: u32,
+    /// Hosts that may take the place of lost ones.
+    pub spares: u32,
     /// Ports of each rank.
     pub ports: u32,
     /// Rails of each port.

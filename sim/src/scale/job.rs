@@ -95,6 +95,7 @@ impl LargeJob {
             beginning: Beginning::Fresh,
             counter_last: 0,
             is_remote: false,
+            earlier_lease: core::time::Duration::ZERO,
             connects: true,
             sabotage: Sabotage::default(),
         };
@@ -135,14 +136,24 @@ impl LargeJob {
         for node in 0..self.nodes {
             self.run_keeper(node);
         }
-        while let Some((party, control)) = self.starting.as_mut().and_then(VecDeque::pop_front) {
-            self.take(party, control);
+        self.take_all();
+        // Ranks begin with the first lease, for which their keepers ask.
+        for node in 0..self.nodes {
+            self.keepers[at(node)].handle_timeout(Instant::from_nanos(0));
+            self.run_keeper(node);
         }
+        self.take_all();
         self.starting = None;
         if self.job.status().phase == JobPhase::Running {
             Ok(())
         } else {
             Err(ScaleError::Machines { ranks: self.ranks, what: "start" })
+        }
+    }
+
+    fn take_all(&mut self) {
+        while let Some((party, control)) = self.starting.as_mut().and_then(VecDeque::pop_front) {
+            self.take(party, control);
         }
     }
 
@@ -309,7 +320,11 @@ impl LargeJob {
                 JobOutput::Event(JobEvent::Checkpoint(CheckpointEvent::Committed { .. })) => {
                     self.committed_at = Some(self.busy[at(COORDINATOR)]);
                 }
-                JobOutput::Collect { .. } | JobOutput::Event(_) | JobOutput::Over(_) => {}
+                JobOutput::Reconnect { .. }
+                | JobOutput::Replace { .. }
+                | JobOutput::Collect { .. }
+                | JobOutput::Event(_)
+                | JobOutput::Over(_) => {}
             }
         }
     }

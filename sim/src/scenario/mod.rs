@@ -77,6 +77,7 @@ pub fn plain() -> Plan {
         ranks: 4,
         nodes: 2,
         losses: 0,
+        spares: 0,
         ports: 1,
         rails: 1,
         mode: Mode::Instant,

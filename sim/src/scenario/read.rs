@@ -135,6 +135,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "ranks" => plan.ranks = words.small_number("ranks", 2..=ranks_max)?,
         "nodes" => plan.nodes = words.small_number("nodes", 1..=ranks_max)?,
         "losses" => plan.losses = words.small_number("nodes that may be lost", 0..=ranks_max - 1)?,
+        "spares" => plan.spares = words.small_number("spare hosts", 0..=ranks_max)?,
         "ports" => plan.ports = words.small_number("ports", 1..=PORTS_MAX)?,
         "rails" => plan.rails = words.small_number("rails", 1..=RAILS_MAX)?,
         "frame-bytes" => plan.frame_bytes_max = words.small_number("bytes", FRAME_BYTES)?,
@@ -301,6 +302,10 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             words.all("keeper of node")?;
             Action::StopKeeper { node: node(words)?, lasts: lasts(words)? }
         }
+        Some("cut") => {
+            words.all("off node")?;
+            Action::CutOff { node: node(words)?, lasts: lasts(words)? }
+        }
         Some("destroy") => {
             words.all("node")?;
             Action::DestroyNode { node: node(words)?, down: lasts(words)? }
@@ -361,7 +366,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
 }
 
 const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', \
-                       'crash other N', 'switch off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', \
+                       'crash other N', 'switch off node N for TIME', 'cut off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
                        'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', \

@@ -22,6 +22,7 @@ pub fn write_plan(plan: &Plan) -> String {
         ranks,
         nodes,
         losses,
+        spares,
         ports,
         rails,
         mode,
@@ -47,6 +48,7 @@ pub fn write_plan(plan: &Plan) -> String {
         ("ranks", plan.ranks.into(), ranks.into()),
         ("nodes", plan.nodes.into(), nodes.into()),
         ("losses", plan.losses.into(), losses.into()),
+        ("spares", plan.spares.into(), spares.into()),
         ("ports", plan.ports.into(), ports.into()),
         ("rails", plan.rails.into(), rails.into()),
         ("frame-bytes", plan.frame_bytes_max.into(), frame_bytes_max.into()),
@@ -186,6 +188,7 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
             write!(f, "kill launcher {}for {}", if cut_off { "cut off " } else { "" }, duration(down))
         }
         Action::StopKeeper { node, lasts } => write!(f, "stop keeper of node {node} for {}", duration(lasts)),
+        Action::CutOff { node, lasts } => write!(f, "cut off node {node} for {}", duration(lasts)),
         Action::DestroyNode { node, down } => write!(f, "destroy node {node} for {}", duration(down)),
         Action::PowerLoss { after, down } => {
             write!(f, "power loss after {after} writes for {}", duration(down))

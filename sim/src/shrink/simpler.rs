@@ -22,6 +22,7 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
         | Action::DestroyNode { down: lasts, .. }
         | Action::KillLauncher { down: lasts, .. }
         | Action::StopKeeper { lasts, .. }
+        | Action::CutOff { lasts, .. }
         | Action::PowerLoss { down: lasts, .. }
         | Action::Partition { lasts, .. }
         | Action::RailDown { lasts, .. }
@@ -60,6 +61,7 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.auth = plain.auth);
         self.take_with(|plan| plan.mode = plain.mode);
         self.take_with(|plan| plan.losses = plain.losses);
+        self.take_with(|plan| plan.spares = plain.spares);
         self.take_with(|plan| plan.rails = 1);
         self.take_with(|plan| plan.ports = 1);
         for ranks in 2..self.best.ranks {

@@ -56,6 +56,11 @@ impl World {
     fn endpoint(&self, from: Endpoint, to: Party) -> Option<Endpoint> {
         let keepers_job = |keeper: u32| self.keepers.get(super::at(keeper)).map(|k| k.job);
         match (from, to) {
+            (Endpoint::Keeper(keeper), Party::Coordinator | Party::Keeper(_))
+                if !self.is_connected(keeper) =>
+            {
+                None
+            }
             (Endpoint::Keeper(keeper), Party::Coordinator) => keepers_job(keeper).map(Endpoint::Job),
             (Endpoint::Job(job), Party::Keeper(node)) => self.keeper_of(job, node).map(Endpoint::Keeper),
             (Endpoint::Keeper(keeper), Party::Keeper(node)) => {
@@ -106,8 +111,15 @@ impl World {
     }
 
     pub(crate) fn deliver_control(&mut self, to: Endpoint, from: Endpoint, control: Control, breaks: u32) {
+        let arrives = self.past_cuts(from, to, self.queue.now());
+        if arrives > self.queue.now() {
+            let control = Box::new(control);
+            return self.task_at(arrives, Task::Control { to, from, control, connection: breaks });
+        }
         let (at, _) = self.connection(from, to);
-        if self.connections[at].breaks != breaks {
+        // The launcher carries the messages of keepers to each other, too.
+        let is_closed = matches!((from, to), (Endpoint::Keeper(keeper), Endpoint::Job(_) | Endpoint::Keeper(_)) if !self.is_connected(keeper));
+        if self.connections[at].breaks != breaks || is_closed {
             trace!(self.trace, self.queue.now(), self.who(to), "ctl lost: {:?}", control.message);
             return;
         }

@@ -48,14 +48,15 @@ fn config() -> JobConfig {
     config.fault.back_off = core::time::Duration::from_micros(100);
     config.fault.start_timeout = core::time::Duration::from_millis(200);
     config.keeper.fan_out = 2;
-    config.keeper.heartbeat = core::time::Duration::from_millis(6);
-    config.keeper.heartbeats_missed_max = 5;
+    config.keeper.heartbeat = core::time::Duration::from_millis(3);
+    config.keeper.heartbeats_missed_max = 10;
     config
 }
 
 impl World {
     /// Starts a coordinator, and keepers on all nodes that have power; the others get theirs when they are up.
-    pub(crate) fn start_job(&mut self, beginning: Beginning, counter_last: u32) {
+    /// `leaves_out`: a host on which an earlier launcher had ranks.
+    pub(crate) fn start_job(&mut self, beginning: Beginning, counter_last: u32, leaves_out: bool) {
         let layout = Layout::even(self.plan.ranks, self.plan.nodes, config().keeper.fan_out);
         let Ok(layout) = layout else { return };
         let settings = JobSettings {
@@ -65,6 +66,11 @@ impl World {
             beginning,
             counter_last,
             is_remote: false,
+            earlier_lease: if leaves_out {
+                config().keeper.watch().silence()
+            } else {
+                core::time::Duration::ZERO
+            },
             connects: true,
             sabotage: self.sabotage.glue(),
         };
@@ -147,6 +153,9 @@ impl World {
                         self.begin_commit(number, generation, images);
                     }
                 }
+                // A keeper here that stands still is ended by its guard.
+                Output::Reconnect { .. } => {}
+                Output::Replace { node } => self.replace(number, node.0),
                 Output::Collect { .. } => self.collect(number),
                 Output::Event(event) => self.on_job_event(number, &event),
                 Output::Over(report) => {
@@ -199,7 +208,10 @@ impl World {
             }
             JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. })
             | JobEvent::LifeBegun { .. } => self.asking = false,
-            JobEvent::AllRunning { .. } => drop(self.feed_nodes(job, NodesInput::AllRunning)),
+            JobEvent::AllRunning { .. } => {
+                self.note_hosts();
+                self.feed_nodes(job, NodesInput::AllRunning);
+            }
             _ => {}
         }
     }
@@ -237,7 +249,8 @@ impl World {
             "the job is started again after life {counter_last}"
         );
         let saved = !self.judges.restored.commits().is_empty();
-        self.start_job(if saved { Beginning::Newest } else { Beginning::Fresh }, counter_last);
+        let leaves_out = self.leave_out();
+        self.start_job(if saved { Beginning::Newest } else { Beginning::Fresh }, counter_last, leaves_out);
     }
 
     pub(crate) fn store_fenced(&mut self, job: u32, counter: u32) {

@@ -29,6 +29,7 @@ impl World {
         let (node, is_stopped) = (shell.node, shell.stopped_until > self.queue.now());
         let is_held = self.locks[at(node)].is_some_and(|holder| {
             holder != keeper
+                && self.keepers[at(holder)].host == shell.host
                 && (self.keepers[at(holder)].alive
                     || self.processes.iter().any(|p| p.keeper == holder && p.is_alive()))
         });
@@ -107,7 +108,7 @@ impl World {
             return;
         }
         self.counts.add(if cut_off { Fault::LauncherCutOff } else { Fault::LauncherCrash });
-        self.crash_life = self.crash_life.max(Some(self.life_number));
+        self.crash_life.get_or_insert(self.life_number);
         self.crashes += 1;
         self.job = None;
         self.orphan_keepers(if cut_off { 0 } else { 75 });

@@ -24,6 +24,8 @@ pub(crate) const KILLED: ExitStatus = ExitStatus::Signal(9);
 #[derive(Debug)]
 pub(crate) struct KeeperShell {
     pub(crate) node: u32,
+    /// Where it runs.
+    pub(crate) host: u32,
     /// Number of the coordinator that it belongs to.
     pub(crate) job: u32,
     pub(crate) alive: bool,
@@ -42,6 +44,7 @@ impl World {
         let machine = Keeper::new(JOB, NodeIndex(node), self.sabotage.glue());
         self.keepers.push(KeeperShell {
             node,
+            host: self.hosts[at(node)],
             job,
             alive: true,
             stopped_until: 0,
@@ -52,8 +55,9 @@ impl World {
         });
         let number = u32::try_from(self.keepers.len() - 1).unwrap_or(u32::MAX);
         if self.has_node_disks() {
-            let delay = 1 + self.timing.below(self.plan.control_ns_max);
-            self.task_after(delay, Task::KeeperConnects { keeper: number });
+            let connects = self.queue.now() + 1 + self.timing.below(self.plan.control_ns_max);
+            let connects = self.past_cut(self.hosts[at(node)], connects);
+            self.task_at(connects, Task::KeeperConnects { keeper: number });
         }
         self.run_keeper(number);
     }

@@ -5,6 +5,7 @@ mod coordinator;
 mod disk;
 mod event;
 mod guards;
+mod hosts;
 mod image;
 mod keepers;
 mod node_disks;
@@ -20,7 +21,7 @@ mod tasks;
 mod tx_fast_path;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ckpt_glue::GenerationId;
@@ -114,6 +115,12 @@ pub struct World {
     directory: JobDirectory<Memory>,
     /// Images that have been written, with the judges' records of them.
     images: Vec<(store::GenerationId, Rank, Generation)>,
+    /// The host of each node, spare hosts that nobody has taken, and hosts that are cut off, each with the end of that.
+    hosts: Vec<u32>,
+    spares_left: u32,
+    /// Hosts on which ranks of the job may run, by what is durable.
+    ranked_hosts: BTreeSet<u32>,
+    cuts: BTreeMap<u32, Nanos>,
     /// The keeper that has taken the lock of each node last.
     locks: Vec<Option<u32>>,
     /// The nodes' own directories, where they have any.
@@ -236,6 +243,10 @@ impl World {
             tasks: Tasks::default(),
             directory: disk::new_directory(plan.ranks).expect("an empty disk takes a job's directory"),
             images: Vec::new(),
+            hosts: (0..plan.nodes).collect(),
+            spares_left: plan.spares,
+            ranked_hosts: (0..plan.nodes).collect(),
+            cuts: BTreeMap::new(),
             locks: vec![None; at(plan.nodes)],
             node_disks: vec![NodeDisk::default(); at(plan.nodes)],
             gone: BTreeMap::new(),
@@ -295,7 +306,7 @@ impl World {
     pub fn start(&mut self) {
         self.judge_panics(|world| {
             world.prepare_steps();
-            world.start_job(Beginning::Fresh, 0);
+            world.start_job(Beginning::Fresh, 0, false);
         });
     }
 

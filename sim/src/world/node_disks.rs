@@ -204,8 +204,9 @@ impl World {
     pub(crate) fn keeper_gone(&mut self, keeper: u32) {
         let job = self.keepers[at(keeper)].job;
         if self.nodes_shell(job).is_some() {
-            let delay = self.timing.log_between(10 * MICRO, LINK_END_MAX);
-            self.task_after(delay, Task::KeeperDisconnected { keeper });
+            let sees = self.queue.now() + self.timing.log_between(10 * MICRO, LINK_END_MAX);
+            let sees = self.past_cut(self.keepers[at(keeper)].host, sees);
+            self.task_at(sees, Task::KeeperDisconnected { keeper });
         }
     }
 
@@ -224,10 +225,11 @@ impl World {
         let (now, control, work) = (self.queue.now(), self.plan.control_ns_max, self.plan.write_ns_max);
         let delay = 1 + self.timing.below(control);
         let work = 1 + self.timing.below(work);
+        let arrives = self.past_cut(self.hosts[at(node)], now + delay);
         let Some(nodes) = self.nodes_shell(job) else { return };
         let Some(keeper) = nodes.keepers.get(&node).copied() else { return };
         let busy = nodes.busy_until.entry(node).or_default();
-        *busy = (*busy).max(now + delay) + work;
+        *busy = (*busy).max(arrives) + work;
         let done_at = *busy;
         if let Some(question) = question {
             self.task_at(done_at, Task::NodeWorks { keeper, number, question });
@@ -247,8 +249,9 @@ impl World {
         }
         let answer = self.work(job, node, question);
         trace!(self.trace, self.queue.now(), Actor::Keeper(node), "{question:?}: {answer:?}");
-        let delay = 1 + self.timing.below(self.plan.control_ns_max);
-        self.task_after(delay, Task::NodeAnswers { keeper, number, answer: Box::new(answer) });
+        let arrives = self.queue.now() + 1 + self.timing.below(self.plan.control_ns_max);
+        let arrives = self.past_cut(self.keepers[at(keeper)].host, arrives);
+        self.task_at(arrives, Task::NodeAnswers { keeper, number, answer: Box::new(answer) });
     }
 
     pub(crate) fn node_answers(&mut self, keeper: u32, number: u64, answer: Result<Answer, Refusal>) {

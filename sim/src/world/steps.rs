@@ -134,6 +134,10 @@ impl World {
                 self.kill_launcher(cut_off);
                 self.call_operator(down);
             }
+            Action::CutOff { node, lasts } => {
+                calm_at = now + lasts;
+                self.cut_off(node % self.plan.nodes, lasts);
+            }
             Action::DestroyNode { node, down } => {
                 let node = node % self.plan.nodes;
                 calm_at = now + down;
@@ -253,16 +257,17 @@ impl World {
         }
         self.counts.add(Fault::NodeCrash);
         self.crashes += 1;
-        self.crash_life = Some(self.life_number);
+        self.crash_life.get_or_insert(self.life_number);
         self.count_crash_in_recovery();
         trace!(self.trace, self.queue.now(), Actor::Plan, "node {node} loses power for {down} ns");
         self.nodes[at(node)].up = false;
-        let processes = self.processes.iter().filter(|p| p.node == node && p.is_alive());
-        for process in processes.map(|p| p.number).collect::<Vec<_>>() {
+        let host = self.hosts[at(node)];
+        let is_there = |p: &&super::Process| self.keepers[at(p.keeper)].host == host && p.is_alive();
+        for process in self.processes.iter().filter(is_there).map(|p| p.number).collect::<Vec<_>>() {
             self.bury(process);
         }
         let keepers =
-            self.keepers.iter().enumerate().filter(|(_, k)| k.node == node && k.alive).map(|(n, _)| n);
+            self.keepers.iter().enumerate().filter(|(_, k)| k.host == host && k.alive).map(|(n, _)| n);
         for keeper in keepers.collect::<Vec<_>>() {
             self.keepers[keeper].alive = false;
             self.keeper_gone(u32::try_from(keeper).unwrap_or(u32::MAX));
@@ -312,7 +317,8 @@ impl World {
             let sees = node == HEAD_NODE || self.timing.percent(seeing_percent);
             let delay = if sees { self.timing.log_between(10 * MICRO, ORPHAN_MAX) } else { LINK_SILENT };
             let keeper = u32::try_from(keeper).unwrap_or(u32::MAX);
-            self.task_after(delay, Task::KeeperOrphaned { keeper });
+            let sees = self.past_cut(self.keepers[at(keeper)].host, self.queue.now() + delay);
+            self.task_at(sees, Task::KeeperOrphaned { keeper });
         }
     }
 

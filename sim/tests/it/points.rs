@@ -36,7 +36,7 @@ fn lines(trace: &str, with: &str) -> usize {
 #[test]
 fn counted_histories_come_to_their_end() {
     let commits: u64 = (0..100).map(|seed| run(counted(seed)).0).sum();
-    assert!(commits > 70, "{commits}");
+    assert!(commits > 60, "{commits}");
 }
 
 /// R2, R4: in a calm network every rank comes to the point, so the generation is committed, unless a rank had passed the
@@ -71,7 +71,7 @@ fn loss_keeps_nobody_from_its_point() {
         assert_eq!(lines(&trace, "PointMissed") + lines(&trace, "Unreceived"), 0, "seed {seed}");
         commits += committed;
     }
-    assert!(commits > 70, "{commits}");
+    assert!(commits > 60, "{commits}");
 }
 
 /// R2: one rank is held up for long. The others cut without it and go on, and the generation is committed when it has

@@ -117,6 +117,7 @@ impl World {
             beginning: Beginning::Fresh,
             counter_last: 0,
             is_remote: false,
+            earlier_lease: Duration::ZERO,
             connects: false,
             sabotage,
         };
@@ -286,6 +287,10 @@ impl World {
             job::Output::WriteCommit { generation, images } => {
                 self.note(&format!("store writes commit {generation} of {} images", images.len()));
                 self.after(write, Happening::CommitWritten(generation));
+            }
+            job::Output::Reconnect { .. } => {}
+            job::Output::Replace { node } => {
+                self.note(&format!("the place of node {node} may be given away"))
             }
             job::Output::Collect { keep } => self.note(&format!("store collects all before {keep}")),
             job::Output::Event(event) => self.events.push(event),

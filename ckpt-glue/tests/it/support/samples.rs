@@ -281,7 +281,8 @@ impl<'a> Numbers<'a> {
             Message::Abandon { epoch: self.epoch() },
             Message::Committed { epoch: self.epoch() },
             Message::Fault { report: self.fault() },
-            Message::Heartbeat { keepers: self.int() },
+            Message::Heartbeat { keepers: self.int(), asked_ns: self.long() },
+            Message::Lease { asked_ns: self.long(), left_ns: self.long() },
             Message::Closed { port: self.port(), links: self.some_of(Self::closed_link), last: self.flag() },
             Message::ClosedQuery { port: self.port(), peer: self.port() },
             Message::ClosedAnswer {

@@ -56,7 +56,7 @@ impl Shell<'_> {
                 self.say(&format!("generation {generation} is whole on all nodes again"));
             }
             Event::NotRebuildable(report) => {
-                if let Some(why) = words::lost(self.plan, &report) {
+                if let Some(why) = words::lost(&self.keepers, &report) {
                     self.report_not_rebuilt(report.generation, &why);
                 }
             }
@@ -64,15 +64,15 @@ impl Shell<'_> {
                 let mut all: Vec<String> = Vec::new();
                 for (node, problem) in problems {
                     let problem = problem.unwrap_or_else(|| "it does not report its images".to_owned());
-                    all.push(format!("{}: {problem}", self.plan.nodes[node.0 as usize].name()));
+                    all.push(format!("{}: {problem}", self.keepers.name(node)));
                 }
                 if !refused.is_empty() {
-                    all.push(words::refusals(self.plan, &refused));
+                    all.push(words::refusals(&self.keepers, &refused));
                 }
                 self.report_not_rebuilt(generation, &all.join("; "));
             }
             Event::Late { generation, refused, causes, accounts, base } => {
-                let error = words::late(self.plan, &refused, &causes, &accounts, base);
+                let error = words::late(&self.keepers, &refused, &causes, &accounts, base);
                 let what = words::question(Question::Late(generation));
                 self.notify(&Notice::Store { what: &what, error: &error });
             }
@@ -84,12 +84,12 @@ impl Shell<'_> {
     }
 
     fn names(&self, nodes: &BTreeSet<NodeIndex>) -> String {
-        let names: Vec<String> = nodes.iter().map(|node| self.plan.nodes[node.0 as usize].name()).collect();
+        let names: Vec<String> = nodes.iter().map(|node| self.keepers.name(*node)).collect();
         names.join(", ")
     }
 
     fn report_refused(&mut self, question: Question, refused: &Refused) {
-        let error = words::refusals(self.plan, refused);
+        let error = words::refusals(&self.keepers, refused);
         self.notify(&Notice::Store { what: &words::question(question), error: &error });
     }
 
@@ -102,7 +102,7 @@ impl Shell<'_> {
         for (node, done) in answers {
             let NodeDone::Opened { addresses: of_node, unusable } = done else { continue };
             addresses.push((node.0, of_node));
-            let host = self.plan.nodes[node.0 as usize].name();
+            let host = self.keepers.name(node);
             for why in unusable {
                 let error = format!("{host} does without {why}");
                 self.notify(&Notice::Store { what: "a network for parity", error: &error });
@@ -134,7 +134,7 @@ impl Shell<'_> {
         let damaged = damaged.into_iter().map(|(generation, why)| (generation, Some(why), false));
         let judged = reports.iter().map(|report| {
             let is_protected = report.verdict == GenerationVerdict::Whole;
-            (report.generation, words::lost(self.plan, report), is_protected)
+            (report.generation, words::lost(&self.keepers, report), is_protected)
         });
         let all: Vec<_> = damaged.chain(judged).collect();
         if let Some(nodes) = &mut self.nodes {
@@ -193,7 +193,7 @@ impl Shell<'_> {
         let mut repairs = Vec::new();
         for (node, done) in answers {
             let NodeDone::Repaired(rebuilt) = done else { continue };
-            let host = self.plan.nodes[node.0 as usize].name();
+            let host = self.keepers.name(*node);
             self.say(&format!(
                 "generation {generation}: {host} has what it had: {}",
                 words::rebuilt(*rebuilt)

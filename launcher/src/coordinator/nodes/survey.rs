@@ -11,12 +11,12 @@ use copies::Copies;
 use store::{Decision, StoreError};
 use transport::Life;
 
+use super::super::super::Purpose;
 use super::super::super::flush::wire::CopyAccess;
 use super::super::super::nodes::Repairs;
 use super::super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::super::notice::Notice;
 use super::super::super::storage::Records;
-use super::super::super::{Node, Purpose};
 use super::super::{Shell, Verdict};
 use crate::error::LauncherError;
 
@@ -105,7 +105,7 @@ impl Shell<'_> {
     }
 
     pub(super) fn on_unfit_directory(&mut self, node: NodeIndex, refusal: Refusal) {
-        let host = self.plan.nodes[node.0 as usize].name();
+        let host = self.keepers.name(node);
         self.unfit.get_or_insert(LauncherError::Unfit { host, problem: refusal.why });
     }
 
@@ -117,7 +117,7 @@ impl Shell<'_> {
         if !is_fresh || self.has_reported_of_sharing {
             return;
         }
-        let host = |node: u32| self.plan.nodes.get(node as usize).and_then(Node::named_host);
+        let host = |node: u32| self.keepers.place(NodeIndex(node)).named_host();
         let mut sharing = BTreeSet::new();
         for (node, done) in answers {
             let NodeDone::Surveyed { beside, .. } = done else { continue };

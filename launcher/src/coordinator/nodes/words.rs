@@ -6,8 +6,8 @@ use ckpt_glue::names::{GenerationId, NodeIndex};
 use ckpt_glue::protection::nodes::{Question, Refusal, Refused, Report};
 use ckpt_glue::protection::{Account, Cause, GenerationVerdict, LostGroup, LostHow};
 
-use super::super::super::Plan;
 use super::super::super::nodes::wire::Rebuilt;
+use super::super::keepers::Keepers;
 use crate::text;
 
 /// The subject of a question.
@@ -30,13 +30,9 @@ pub(super) fn question(question: Question) -> String {
     }
 }
 
-fn name(plan: &Plan, node: NodeIndex) -> String {
-    plan.nodes[node.0 as usize].name()
-}
-
 /// Which nodes have refused, and why.
-pub(super) fn refusals(plan: &Plan, refused: &Refused) -> String {
-    let one = |(node, refusal): (&NodeIndex, &Refusal)| format!("{}: {}", name(plan, *node), refusal.why);
+pub(super) fn refusals(keepers: &Keepers, refused: &Refused) -> String {
+    let one = |(node, refusal): (&NodeIndex, &Refusal)| format!("{}: {}", keepers.name(*node), refusal.why);
     refused.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
@@ -49,28 +45,28 @@ pub(super) fn rebuilt(rebuilt: Rebuilt) -> String {
 }
 
 /// Why a generation cannot be restored. `None`: it can be, or could be if its nodes were rebuilt.
-pub(super) fn lost(plan: &Plan, report: &Report) -> Option<String> {
+pub(super) fn lost(keepers: &Keepers, report: &Report) -> Option<String> {
     let GenerationVerdict::Lost { without_images, groups } = &report.verdict else { return None };
     let problem = |node: &NodeIndex| {
         let problem = report.problems.get(node).map_or("its directory cannot be read", String::as_str);
-        format!("{}: {problem}", name(plan, *node))
+        format!("{}: {problem}", keepers.name(*node))
     };
     let problems = without_images.iter().map(problem).collect::<Vec<_>>().join("; ");
     let failed = match report.failure.is_empty() {
         true => String::new(),
-        false => format!("; it could not be rebuilt: {}", refusals(plan, &report.failure)),
+        false => format!("; it could not be rebuilt: {}", refusals(keepers, &report.failure)),
     };
-    let groups: Vec<String> = groups.iter().map(|group| lost_group(plan, group)).collect();
+    let groups: Vec<String> = groups.iter().map(|group| lost_group(keepers, group)).collect();
     Some(match groups.is_empty() {
         true => format!("{problems}{failed}"),
         false => format!("{} ({problems}){failed}", groups.join("; ")),
     })
 }
 
-fn lost_group(plan: &Plan, group: &LostGroup) -> String {
+fn lost_group(keepers: &Keepers, group: &LostGroup) -> String {
     let LostGroup { members, losses_max, without_anything, damaged, how } = group;
     let names = |nodes: &BTreeSet<NodeIndex>| -> String {
-        nodes.iter().map(|node| name(plan, *node)).collect::<Vec<_>>().join(", ")
+        nodes.iter().map(|node| keepers.name(*node)).collect::<Vec<_>>().join(", ")
     };
     match how {
         LostHow::TooManyMembers => {
@@ -103,7 +99,7 @@ fn lost_group(plan: &Plan, group: &LostGroup) -> String {
 
 /// Which node the others waited for, and why it was late.
 pub(super) fn late(
-    plan: &Plan,
+    keepers: &Keepers,
     refused: &Refused,
     causes: &BTreeMap<NodeIndex, Cause>,
     accounts: &BTreeMap<NodeIndex, Account>,
@@ -111,7 +107,7 @@ pub(super) fn late(
 ) -> String {
     let late = causes
         .iter()
-        .map(|(node, cause)| format!("{} ({})", name(plan, *node), late_cause(*cause, accounts.get(node))));
+        .map(|(node, cause)| format!("{} ({})", keepers.name(*node), late_cause(*cause, accounts.get(node))));
     let late = late.collect::<Vec<_>>().join(", ");
     let why = refused.values().next().map(|refusal| refusal.why.clone()).unwrap_or_default();
     let late = if late.is_empty() { String::new() } else { format!("; late: {late}") };

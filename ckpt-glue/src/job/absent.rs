@@ -1,0 +1,122 @@
+//! Nodes that do not answer a fence: when no rank that they had can still run, their place may be given to another host (R32).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::Instant;
+
+use crate::control::Watch;
+use crate::limits::{RECONNECT_BEATS, REPLACE_SILENCES};
+use crate::names::NodeIndex;
+
+/// What the coordinator knows of the leases of nodes that do not answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Absent {
+    /// By then every lease of the life is over (R31), and the guards have ended the ranks.
+    over_at: Option<Instant>,
+    /// Reported as silent in this life: their leases were over before the report, and they got no other one.
+    silent: BTreeSet<NodeIndex>,
+    /// Nodes that have not answered the fence, and when their place may be given away.
+    missing: BTreeMap<NodeIndex, Instant>,
+    again: Duration,
+}
+
+impl Absent {
+    /// A lease was granted: it is over by then, and what ran on it has ended.
+    pub(super) fn granted(&mut self, over_at: Instant) {
+        self.over_at = self.over_at.max(Some(over_at));
+    }
+
+    pub(super) fn is_silent(&mut self, node: NodeIndex) {
+        self.silent.insert(node);
+    }
+
+    pub(super) fn silent(&self) -> impl Iterator<Item = NodeIndex> + '_ {
+        self.silent.iter().copied()
+    }
+
+    /// A fence begins. A node gets a moment for a new keeper to connect, if only its connection or its keeper is gone.
+    /// `early`: R32 is out.
+    pub(super) fn fence(
+        &mut self,
+        now: Instant,
+        watch: Watch,
+        early: bool,
+        nodes: impl Iterator<Item = NodeIndex>,
+    ) {
+        let soon = now + watch.beat() * RECONNECT_BEATS;
+        let over_at = self.over_at.unwrap_or(now);
+        let is_over = |node: &NodeIndex| early || self.silent.contains(node);
+        let due = |node| if is_over(&node) { soon } else { soon.max(over_at) };
+        self.missing = nodes.map(|node| (node, due(node))).collect();
+        self.again = watch.silence() * REPLACE_SILENCES;
+    }
+
+    /// A keeper of the node is there: it answers when the node's lock is free (R30).
+    pub(super) fn is_there(&mut self, node: NodeIndex) {
+        self.missing.remove(&node);
+    }
+
+    /// The nodes whose place may be given to another host now, again if they have been named for long.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<NodeIndex> {
+        let due = self.missing.iter_mut().filter(|(_, due)| **due <= now);
+        due.map(|(node, due)| {
+            *due = now + self.again;
+            *node
+        })
+        .collect()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.missing.values().min().copied()
+    }
+
+    /// The fence is over.
+    pub(super) fn begin_life(&mut self) {
+        *self = Absent::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Instant {
+        Instant::ZERO + SECOND * seconds
+    }
+
+    /// Silent after five seconds.
+    fn fenced(silent: &[u32], granted: u32, now: u32) -> Absent {
+        let mut absent = Absent::default();
+        absent.granted(at(granted + 5));
+        silent.iter().for_each(|node| absent.is_silent(NodeIndex(*node)));
+        absent.fence(at(now), Watch::new(SECOND / 4, SECOND * 5), false, (0..3).map(NodeIndex));
+        absent
+    }
+
+    #[test]
+    fn a_silent_node_is_given_away_when_no_new_keeper_comes() {
+        let mut absent = fenced(&[1], 19, 20);
+        absent.is_there(NodeIndex(0));
+        assert_eq!(absent.poll_timeout(), Some(at(21)));
+        assert_eq!(absent.due(at(20)), []);
+        assert_eq!(absent.due(at(21)), [NodeIndex(1)]);
+        // Node 2 was not silent: it has had a lease.
+        assert_eq!(absent.due(at(23)), []);
+        assert_eq!(absent.due(at(24)), [NodeIndex(2)]);
+        // The other host did not come up.
+        assert_eq!(absent.due(at(30)), []);
+        assert_eq!(absent.due(at(31)), [NodeIndex(1)]);
+    }
+
+    #[test]
+    fn a_node_whose_keeper_is_there_is_waited_for() {
+        let mut absent = fenced(&[0, 1, 2], 19, 20);
+        (0..3).map(NodeIndex).for_each(|node| absent.is_there(node));
+        assert_eq!(absent.poll_timeout(), None);
+        assert_eq!(absent.due(at(1000)), []);
+    }
+}

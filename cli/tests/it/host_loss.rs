@@ -1,0 +1,204 @@
+//! Hosts that vanish without a word, and who gets the place of their nodes (R31, R32). A host is a remote shell whose connection stays open when
+//! everything behind it is gone, as when power or a cable is.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, Running, children_of, rank_of, runs, signal, verified, wait_until};
+
+/// After which a host is lost here; the usual time is longer.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+const HOSTS: &str = "a:1@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3,d:1@127.0.0.4";
+
+struct Hosts {
+    place: Place,
+    shell: String,
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let place = Place::new();
+        let folder = place.folder.path().display().to_string();
+        let shell = place.remote_shell(&format!(
+            "host=$1; shift; [ ! -e {folder}/down-$host ] || exec sleep 60 2>/dev/null\n\
+             pipes={folder}/pipes-$host-$$; mkdir $pipes; mkfifo $pipes/in $pipes/out\n\
+             sleep 60 <>$pipes/in 3<>$pipes/out >/dev/null 2>&1 &\n\
+             \"$@\" <$pipes/in >$pipes/out 2>$pipes/errors &\n\
+             echo $! >{folder}/keeper-$host\n\
+             cat $pipes/out 2>/dev/null &\n\
+             exec cat >$pipes/in"
+        ));
+        Hosts { place, shell }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.folder.path().join(name)
+    }
+
+    fn run(&self, options: &[&str]) -> Running {
+        let disks = self.path("disks").display().to_string();
+        let usual = ["--hosts", HOSTS, "--remote-shell", &self.shell, "--ckpt-every", "200ms"];
+        let mut all = [usual.as_slice(), &["--node-timeout", "2s", "--node-dir", &disks]].concat();
+        all.extend(options);
+        self.place.run(&all)
+    }
+
+    fn keeper(&self, host: &str) -> u32 {
+        let text =
+            std::fs::read_to_string(self.path(&format!("keeper-{host}"))).expect("its keeper was started");
+        text.trim().parse().expect("a process id")
+    }
+
+    /// Everything of a host is gone at once, and nobody sees it; its disk with `number`'s directory, too.
+    fn lose(&self, host: &str, number: usize) {
+        self.vanish(host);
+        let jobs = std::fs::read_dir(self.path("disks")).expect("the nodes' folder");
+        let job = jobs.into_iter().next().expect("a job").expect("an entry").path();
+        std::fs::remove_dir_all(job.join(number.to_string())).expect("a directory");
+    }
+
+    fn vanish(&self, host: &str) {
+        std::fs::write(self.path(&format!("down-{host}")), b"").expect("a file");
+        let keeper = self.keeper(host);
+        let all: Vec<u32> = children_of(keeper).into_iter().chain([keeper]).collect();
+        // A guard that is killed first ends nothing.
+        for pid in &all {
+            signal(*pid, "STOP");
+        }
+        for pid in &all {
+            signal(*pid, "KILL");
+        }
+        wait_until("its processes are gone", || !all.iter().any(|pid| runs(*pid)));
+    }
+
+    fn comes_back(&self, host: &str) {
+        std::fs::remove_file(self.path(&format!("down-{host}"))).expect("it was down");
+    }
+
+    fn saved(&self, job: &mut Running) {
+        job.wait_for("all ranks run");
+        job.wait_for("committed");
+    }
+
+    /// What a restart would take.
+    fn job_file(&self) -> String {
+        let bytes = std::fs::read(self.place.job().join("job"))
+            .or_else(|_| std::fs::read(self.place.job().join("job.json")));
+        String::from_utf8_lossy(&bytes.expect("the job's file")).into_owned()
+    }
+}
+
+#[test]
+fn a_spare_host_takes_the_place_of_one_that_vanishes() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--spare-hosts", "e@127.0.0.5,f@127.0.0.6"]);
+    hosts.saved(&mut job);
+    let since = Instant::now();
+    hosts.lose("c", 2);
+    job.wait_for("c does not answer any more: e takes its place");
+    let decided = since.elapsed();
+    job.wait_for("all ranks run again");
+    println!("lost after {decided:?}, all ranks run again after {:?}", since.elapsed());
+    assert!(decided > NODE_TIMEOUT, "{decided:?}: its ranks may run for so long");
+    assert_eq!(children_of(hosts.keeper("e")).into_iter().filter_map(rank_of).collect::<Vec<_>>(), [2]);
+    job.wait_for("committed");
+    let file = hosts.job_file();
+    assert!(file.contains("e:1@127.0.0.5") && !file.contains("c:1@127.0.0.3"), "{file}");
+    // The next one, too; the host that lost its place is not asked again.
+    hosts.lose("a", 0);
+    job.wait_for("a does not answer any more: f takes its place");
+    job.wait_for("all ranks run again");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn without_a_spare_host_the_ranks_go_to_one_that_is_left() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--on-host-loss", "spread"]);
+    hosts.saved(&mut job);
+    hosts.lose("d", 3);
+    job.wait_for("d does not answer any more: a takes its place");
+    job.wait_for("all ranks run again");
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn without_another_host_the_lost_one_is_waited_for() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    hosts.vanish("b");
+    job.wait_for("b does not answer any more, and there is no spare host");
+    hosts.comes_back("b");
+    job.wait_for("all ranks run again");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn more_hosts_than_their_images_bear_are_waited_for() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--spare-hosts", "e@127.0.0.5,f@127.0.0.6"]);
+    hosts.saved(&mut job);
+    hosts.vanish("b");
+    hosts.vanish("c");
+    job.wait_for("images of 2 lost hosts cannot be rebuilt (xor protects against the loss of 1)");
+    hosts.comes_back("b");
+    hosts.comes_back("c");
+    job.wait_for("all ranks run again");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_lost_host_ends_the_job_if_that_is_wanted() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--on-host-loss", "end"]);
+    hosts.saved(&mut job);
+    hosts.vanish("b");
+    job.wait_for("b does not answer any more (--on-host-loss end)");
+    let done = job.finish();
+    assert_eq!(done.code, Some(4), "{done:?}");
+}
+
+#[test]
+fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    job.signal("KILL");
+    job.finish();
+    // Nobody there has seen it.
+    let old: Vec<u32> =
+        children_of(hosts.keeper("c")).into_iter().filter(|pid| rank_of(*pid).is_some()).collect();
+    assert!(!old.is_empty() && old.iter().all(|pid| runs(*pid)));
+    let mut job = hosts
+        .place
+        .restart(&["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2,e:1@127.0.0.5,d:1@127.0.0.4"])
+        .reading();
+    job.wait_for("ranks of the job may still run on c: waiting 2s");
+    job.wait_for("all ranks run");
+    assert!(!old.iter().any(|pid| runs(*pid)), "two lives at once");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn spare_hosts_that_cannot_be_are_refused() {
+    let place = Place::new();
+    let refused = |options: &[&str]| {
+        let done = place.run(options).finish();
+        assert!(matches!(done.code, Some(1 | 2)), "{done:?}");
+        done.stderr
+    };
+    let hosts = ["--hosts", "a:2@127.0.0.1,b:2@127.0.0.2"];
+    let with = |options: &[&'static str]| refused(&[hosts.as_slice(), options].concat());
+    assert!(with(&["--spare-hosts", "a@127.0.0.3"]).contains("a is named as a spare host and once more"));
+    assert!(with(&["--spare-hosts", "localhost"]).contains("cannot be a spare host"));
+    assert!(with(&["--spares", "2"]).contains("expected fewer"));
+    assert!(with(&["--node-timeout", "100ms"]).contains("expected at least 500ms"));
+    assert!(refused(&["--spare-hosts", "e@127.0.0.5"]).contains("--hosts names none"));
+}

@@ -1,0 +1,187 @@
+//! Hosts in the place of lost ones (R32): the coordinator's machine says when a node's place may be given away, and here is who gets it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use ckpt_glue::job;
+use ckpt_glue::names::{ExitStatus, NodeIndex};
+use ckpt_glue::protection::nodes::Input as NodesInput;
+use nix::sys::signal::Signal;
+use transport::Rank;
+
+use super::super::notice::Notice;
+use super::super::storage::Task;
+use super::super::{HERE, HostLoss, Node, Plan, Verdict, setting, write_places};
+use super::Shell;
+
+/// Hosts that may take the place of others.
+#[derive(Debug)]
+pub(super) struct Spares {
+    /// Those that nobody has taken, in the order in which they are.
+    free: VecDeque<Node>,
+    /// Nodes whose host was replaced since all ranks ran last.
+    moved: BTreeSet<NodeIndex>,
+    /// Hosts on which ranks may run besides those of the nodes, until all ranks run.
+    former: BTreeSet<String>,
+    /// Lost nodes for which there was none.
+    reported: BTreeSet<NodeIndex>,
+}
+
+impl Spares {
+    pub(super) fn new(plan: &Plan) -> Spares {
+        Spares {
+            free: plan.spares.iter().cloned().collect(),
+            moved: BTreeSet::new(),
+            former: plan.former_hosts.clone(),
+            reported: BTreeSet::new(),
+        }
+    }
+}
+
+impl Shell<'_> {
+    /// No rank of this node runs any more, and its keeper does not answer.
+    pub(super) fn replace(&mut self, node: NodeIndex) {
+        let from = self.keepers.place(node).clone();
+        // A node of this host ends with the launcher.
+        if from.host.is_none() {
+            return;
+        }
+        if self.plan.on_host_loss == HostLoss::End {
+            let words = format!("{} does not answer any more (--on-host-loss end)", from.name());
+            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            return self.stop();
+        }
+        if let Some(why) = self.is_unbearable(node) {
+            return self.report_lost_host(node, &why);
+        }
+        let Some(place) = self.next_place(node) else {
+            let why = match self.plan.on_host_loss {
+                HostLoss::Spare => "there is no spare host (--spare-hosts, --on-host-loss spread)",
+                HostLoss::Spread | HostLoss::End => "no other host of the job answers",
+            };
+            return self.report_lost_host(node, why);
+        };
+        self.move_node(node, &from, Node { ranks: from.ranks, domain: None, ..place });
+    }
+
+    /// Its host is waited for: a connection from before may be one that nobody closes.
+    fn report_lost_host(&mut self, node: NodeIndex, why: &str) {
+        if self.keepers.is_ready(node) {
+            self.reconnect(node);
+        }
+        if self.spares.reported.insert(node) {
+            let words =
+                format!("{} does not answer any more, and {why}: waiting for it", self.keepers.name(node));
+            self.notify(&Notice::Repair { words: &words });
+        }
+    }
+
+    /// What lies on too many lost hosts cannot be rebuilt on others: they are waited for, because they may come back with it.
+    fn is_unbearable(&self, node: NodeIndex) -> Option<String> {
+        let own = self.plan.own_directories.as_ref()?;
+        let group = own.groups().iter().find(|group| group.nodes().contains(&node.0));
+        let (members, losses) =
+            group.map_or((vec![node.0], 0), |group| (group.nodes().to_vec(), group.losses()));
+        let is_lost = |member: &&u32| {
+            let member = NodeIndex(**member);
+            member == node || self.spares.moved.contains(&member) || !self.keepers.is_ready(member)
+        };
+        let lost = members.iter().filter(is_lost).count();
+        let has_committed = self.job.status().committed.is_some();
+        (has_committed && lost > losses).then(|| {
+            format!(
+                "images of {lost} lost hosts cannot be rebuilt ({} protects against the loss of {losses})",
+                own.scheme
+            )
+        })
+    }
+
+    fn next_place(&mut self, node: NodeIndex) -> Option<Node> {
+        if let Some(spare) = self.spares.free.pop_front() {
+            return Some(spare);
+        }
+        if self.plan.on_host_loss != HostLoss::Spread {
+            return None;
+        }
+        let ranks_on = |place: &Node| {
+            let here = self.keepers.nodes().into_iter().map(|node| self.keepers.place(node));
+            here.filter(|other| other.host == place.host).map(|other| other.ranks).sum::<u32>()
+        };
+        let others =
+            self.keepers.nodes().into_iter().filter(|other| *other != node && self.keepers.is_ready(*other));
+        let others = others.map(|other| self.keepers.place(other));
+        others
+            .filter(|place| place.host != self.keepers.place(node).host)
+            .min_by_key(|place| ranks_on(place))
+            .cloned()
+    }
+
+    fn move_node(&mut self, node: NodeIndex, from: &Node, to: Node) {
+        let words = format!("{} does not answer any more: {} takes its place", from.name(), to.name());
+        self.notify(&Notice::Repair { words: &words });
+        self.forget_keeper(node);
+        let host = to.name();
+        self.spares.moved.insert(node);
+        self.spares
+            .former
+            .extend([from, &to].map(|place| place.host.clone().unwrap_or_else(|| HERE.to_owned())));
+        self.keepers.move_to(node, to);
+        // In this order: a later launcher knows where ranks may run before the decision about their life is durable.
+        self.keep_settings();
+        self.store.ask(Task::Move { node, host });
+        if let Err(error) = self.start_keeper(node) {
+            self.notify(&Notice::KeeperLost { host: &self.keepers.name(node), why: &error.to_string() });
+        }
+        self.feed_job(job::Input::NodeReplaced { node });
+    }
+
+    /// Nothing comes from a node any more, or nothing will. The end of such a connection may never be seen, so it is not waited for.
+    pub(super) fn reconnect(&mut self, node: NodeIndex) {
+        self.forget_keeper(node);
+        self.keepers.start_later(node);
+    }
+
+    /// The connection to a node is of no use any more, and what ran there has ended, or will.
+    pub(super) fn forget_keeper(&mut self, node: NodeIndex) {
+        if let Some(token) = self.keepers.disconnect(node) {
+            self.sources.remove(&token);
+            self.lose_part(node);
+        }
+        // PMI's server gets no message: its life ends with the keeper's, and a rank that waits at its barriers is not at fault.
+        let gone: Vec<Rank> =
+            self.processes.iter().filter(|(_, of)| of.node == node).map(|(rank, _)| *rank).collect();
+        for rank in gone {
+            self.processes.remove(&rank);
+            let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+            self.notify(&Notice::Ended { rank, status, has_finished: false });
+        }
+        self.forget_spawned(node);
+        self.drained(node, None);
+        self.feed_nodes(NodesInput::KeeperLost(node));
+    }
+
+    /// All ranks run: on no other hosts than those of the nodes.
+    pub(super) fn settle_hosts(&mut self) {
+        self.spares.moved.clear();
+        self.spares.former.clear();
+        self.spares.reported.clear();
+    }
+
+    /// Where the nodes are, in the job's file.
+    pub(super) fn write_hosts(&mut self) {
+        let Some(file) = &mut self.job_file else { return };
+        let nodes: Vec<Node> =
+            self.keepers.nodes().into_iter().map(|node| self.keepers.place(node).clone()).collect();
+        let spares: Vec<Node> = self.spares.free.iter().cloned().collect();
+        let settings = [
+            (setting::HOSTS, write_places(&nodes)),
+            (setting::SPARE_HOSTS, write_places(&spares)),
+            (setting::FORMER_HOSTS, Some(self.spares.former.iter().cloned().collect::<Vec<_>>().join(","))),
+        ];
+        for (name, value) in settings {
+            match value.filter(|value| !value.is_empty()) {
+                Some(value) => file.settings.insert(name.to_owned(), value),
+                None => file.settings.remove(name),
+            };
+        }
+    }
+}
