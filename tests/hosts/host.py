@@ -165,6 +165,12 @@ class Host:
         if os.path.ismount(self.disk):
             tool("umount", "--lazy", self.disk)
 
+    def kill(self):
+        """All its processes end; the rest of it goes with this program."""
+        if self.outside and self.outside.poll() is None:
+            self.outside.kill()
+            self.outside.wait()
+
     def enter(self, *words):
         """A command that runs on this host."""
         return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--ipc", "--pid", "--mount", f"--wd={self.place}", *words]
@@ -193,20 +199,24 @@ class Host:
         for process in processes:
             process.signal(signal.SIGCONT)
 
+    def set_disk(self, bytes):
+        tool("mount", "-o", f"remount,size={bytes}", self.disk)
+
     def fill(self):
-        """No byte is left on its disk."""
-        size = shutil.disk_usage(self.disk).free
-        with open(os.path.join(self.disk, "filler"), "wb") as file:
-            while size > 0:
-                try:
-                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
-                except OSError:
-                    size //= 2
+        """No page is left on its disk, until something is removed."""
+
+        def has_shrunk():
+            try:
+                self.set_disk(shutil.disk_usage(self.disk).used)
+                return True
+            except RuntimeError:
+                # More was written meanwhile.
+                return False
+
+        wait_until(f"a full disk of {self.name}", has_shrunk)
 
     def empty(self):
-        filler = os.path.join(self.disk, "filler")
-        if os.path.exists(filler):
-            os.unlink(filler)
+        self.set_disk(DISK_BYTES)
 
     def mount_points(self):
         points = [line.split()[4] for line in read(f"/proc/{self.pid}/mountinfo").splitlines()]

@@ -174,15 +174,28 @@ class Round:
 
     def end(self, keeps):
         """Nothing of it is left, but what was printed and recorded."""
-        if self.job:
-            self.job.end()
+        if not self.job:
+            self.abandon()
+            return
+        self.job.end()
         records = os.path.join(self.folder, "disks", "login", "home", "job")
         if keeps and os.path.isdir(records):
-            shutil.copytree(records, os.path.join(self.folder, "job"), ignore=shutil.ignore_patterns("*.sock", "lock*"), dirs_exist_ok=True)
-        if self.cluster:
-            self.cluster.end()
+            shutil.copytree(records, os.path.join(self.folder, "job"), ignore=shutil.ignore_patterns("lock*"), dirs_exist_ok=True)
+        self.cluster.end()
         for folder in ("disks", "home", "etc") if keeps else ("",):
-            shutil.rmtree(os.path.join(self.folder, folder), ignore_errors=True)
+            shutil.rmtree(os.path.join(self.folder, folder))
+
+    def abandon(self):
+        """Nothing at all is left, whatever it was about to do."""
+        if self.cluster:
+            for host in self.cluster.hosts:
+                host.kill()
+            self.cluster.networks.end()
+        disks = os.path.join(self.folder, "disks")
+        for name in os.listdir(disks) if os.path.isdir(disks) else ():
+            if os.path.ismount(os.path.join(disks, name)):
+                tool("umount", "--lazy", os.path.join(disks, name))
+        shutil.rmtree(self.folder)
 
     def report(self):
         what = f"{self.kind}, seed {self.seed}: {self.what or 'nothing was done to it'}"
@@ -267,7 +280,7 @@ def main():
     except Stopped as reason:
         stopped = reason.args[0]
         if current:
-            current.end(keeps=options.keep)
+            current.abandon()
     result = summary(rounds)
     print(table(result), file=talk)
     if options.json:
