@@ -404,14 +404,17 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
         }
         Event::Reported { report, action: None } => text::report(report),
         Event::DiskSilent { record, waited } => {
-            let record = match record {
-                Record::Commit(generation) => format!("the commit record of generation {generation}"),
-                Record::Decision(life) => format!("the decision about life {life}"),
-            };
-            format!(
-                "{record} has waited {} for the disk of the job's directory; nothing is saved or restarted before it answers",
-                text::nanos(nanos(*waited))
-            )
+            let waited = text::nanos(nanos(*waited));
+            match record {
+                // Nodes with directories of their own write parity first.
+                Record::Commit(generation) => format!(
+                    "the commit of generation {generation} has waited {waited} for nodes that protect it, or for the disk of the job's directory; the ranks continue, \
+                     and no newer generation is committed before it"
+                ),
+                Record::Decision(life) => format!(
+                    "the decision about life {life} has waited {waited} for the disk of the job's directory; nothing is saved or restarted before it answers"
+                ),
+            }
         }
         Event::AllFinished => "all ranks have finished".to_owned(),
     })
