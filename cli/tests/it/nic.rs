@@ -224,9 +224,9 @@ fn ranks_without_rights_have_a_helper() {
     tool("mount", "-t tmpfs none /run");
     let mounted = hosts.there(&["mount", "-t", "tmpfs", "none", "/run"]).status();
     assert!(mounted.is_ok_and(|status| status.success()), "a folder of the other host's own");
-    let here = || Helper::start(stillwire(&[]), &["nic-helper"]);
+    let here = || Helper::start(stillwire(&[]), &["nic-helper", "--interface", "eth0"]);
     let helper = here();
-    let there = Helper::start(hosts.there(&[STILLWIRE]), &["nic-helper"]);
+    let there = Helper::start(hosts.there(&[STILLWIRE]), &["nic-helper", "--interface", "eth0"]);
     // Ranks may do nothing that the system's administrator alone may.
     let without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     let mut job = hosts.run_by(&without, &["--nic", "xdp:eth0"]);

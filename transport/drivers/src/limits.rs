@@ -118,11 +118,36 @@ pub const XDP_BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Rails that one nic-helper serves: one program at a device compares each frame with one after the other.
 pub const XDP_HELPER_RAILS_MAX: usize = 64;
 
-/// Connections to a nic-helper: its rails, and clients without a request yet. Further clients wait.
+/// Connections to a nic-helper: its rails, and clients without one. For a further client it drops one without a rail, of the user that has most of these.
 pub const XDP_HELPER_CONNECTIONS_MAX: usize = 2 * XDP_HELPER_RAILS_MAX;
 
-/// How long a nic-helper waits for a new client's request: ranks have it ready.
+/// How long a nic-helper waits for a new client's request, and keeps its answer for it: ranks have the one ready, and read the other.
 pub const XDP_HELPER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Clients that a nic-helper lets in before it turns to those that it has: some tens of microseconds.
+pub const XDP_HELPER_ACCEPTS: usize = 32;
+
+/// How often a nic-helper checks that the port of a rail is still the rail's alone: until then frames of another process that has bound it too
+/// may go to the rail.
+pub const XDP_HELPER_CHECK_PERIOD: Duration = Duration::from_millis(250);
+
+/// How often a nic-helper attaches its program to one device within [`XDP_HELPER_ATTACHES_PERIOD`]: attaching resets the link of some NICs.
+pub const XDP_HELPER_ATTACHES_MAX: usize = 6;
+
+/// See [`XDP_HELPER_ATTACHES_MAX`].
+pub const XDP_HELPER_ATTACHES_PERIOD: Duration = Duration::from_secs(3600);
+
+/// How long a nic-helper's program stays attached to a device that has no rail any more.
+pub const XDP_HELPER_DETACH_AFTER: Duration = Duration::from_secs(600);
+
+/// Threads of a nic-helper that close connections, where the kernel lets others put descriptors into their queues (before Linux 6.16).
+pub const XDP_HELPER_CLOSERS_MAX: usize = 64;
+
+/// Those for one user.
+pub const XDP_HELPER_USER_CLOSERS_MAX: usize = 8;
+
+/// Connections that wait for such a thread.
+pub const XDP_HELPER_PARKED_MAX: usize = 256;
 
 /// The time that a rank waits for a nic-helper: its work takes milliseconds, but others may be before it.
 pub const XDP_HELPER_ANSWER_PATIENCE: Duration = Duration::from_secs(5);

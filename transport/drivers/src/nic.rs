@@ -354,7 +354,10 @@ pub(crate) fn open_for_port(
         Ok(None) => None,
         _ => match open(request, udp) {
             Err(NicError::Xdp {
-                source: DriverError::HelperRefused { refusal: refusal @ Refusal::Queues { .. } },
+                source:
+                    DriverError::HelperRefused {
+                        refusal: refusal @ (Refusal::Queues { .. } | Refusal::Limit { .. }),
+                    },
                 ..
             }) => Some(refusal),
             opened => return opened,

@@ -22,7 +22,7 @@ use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
 use socket2::Socket;
 use transport::{AddressId, RawAddress};
@@ -103,6 +103,16 @@ impl UdpDriver {
     /// `CannotOpen` with the step and errno, `NoOwnAddress` for a wildcard without `advertise`.
     pub fn open(config: &UdpConfig) -> Result<UdpDriver, DriverError> {
         let (socket, bound) = socket::open_receive(config)?;
+        UdpDriver::with(config, socket, bound)
+    }
+
+    /// The same over a UDP socket that another process has bound.
+    pub(crate) fn over(config: &UdpConfig, bound: OwnedFd) -> Result<UdpDriver, DriverError> {
+        let (socket, bound) = socket::adopt(config, bound)?;
+        UdpDriver::with(config, socket, bound)
+    }
+
+    fn with(config: &UdpConfig, socket: Socket, bound: SocketAddr) -> Result<UdpDriver, DriverError> {
         let ip = match config.advertise {
             Some(ip) => ip,
             None if bound.ip().is_unspecified() => return Err(DriverError::NoOwnAddress),

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -28,6 +28,15 @@ pub(super) fn open_receive(config: &UdpConfig) -> Result<(Socket, SocketAddr), D
     enlarge_buffers(&socket, config.socket_bytes);
     never_fragment(&socket, config.bind);
     socket.bind(&SockAddr::from(config.bind)).map_err(cannot_open(Operation::Bind))?;
+    let bound = socket.local_addr().map_err(cannot_open(Operation::Bind))?;
+    Ok((socket, bound.as_socket().unwrap_or(config.bind)))
+}
+
+/// A rail's socket that another process has opened and bound, not to wait and of the family of its address.
+pub(super) fn adopt(config: &UdpConfig, bound: OwnedFd) -> Result<(Socket, SocketAddr), DriverError> {
+    let socket = Socket::from(bound);
+    enlarge_buffers(&socket, config.socket_bytes);
+    never_fragment(&socket, config.bind);
     let bound = socket.local_addr().map_err(cannot_open(Operation::Bind))?;
     Ok((socket, bound.as_socket().unwrap_or(config.bind)))
 }

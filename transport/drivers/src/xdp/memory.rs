@@ -41,7 +41,6 @@ impl Mapping {
         let file = file.map_err(known)?;
         ftruncate(&file, i64::try_from(bytes).unwrap_or(i64::MAX)).map_err(known)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS)).map_err(known)?;
-        // Touched here first, so that it is charged to us.
         let how = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
         let start = unsafe { mmap(None, length(bytes)?, access(), how, file.as_fd(), 0) };
@@ -49,18 +48,19 @@ impl Mapping {
         Ok((mapping.keep_from_children()?, file))
     }
 
-    /// The whole of a file that [`Mapping::shared`] has made in another process; `EINVAL`: it is another kind of file, or longer than `bytes_max`.
-    pub(super) fn of_file(file: BorrowedFd<'_>, bytes_max: usize) -> Result<Mapping, Errno> {
-        // Only files in memory have seals: touching their pages waits for no other process.
+    /// The whole of a file that [`Mapping::shared`] has made in another process; `EINVAL`: it is another kind of file, or has another length.
+    pub(super) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
+        // Only files in memory have seals, and one that is sealed keeps its pages.
         let sealed = fcntl(file, FcntlArg::F_GET_SEALS).map_err(known)?;
-        let found = fstat(file).map_err(known)?;
-        let bytes = usize::try_from(found.st_size).unwrap_or(usize::MAX);
-        if !SealFlag::from_bits_truncate(sealed).contains(SealFlag::F_SEAL_SHRINK) || bytes > bytes_max {
+        let found = usize::try_from(fstat(file).map_err(known)?.st_size).ok();
+        if !SealFlag::from_bits_truncate(sealed).contains(SEALS) || found != Some(bytes) {
             return Err(Errno(libc::EINVAL));
         }
+        let how = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses disturbs nothing.
-        let start = unsafe { mmap(None, length(bytes)?, access(), MapFlags::MAP_SHARED, file, 0) };
-        Ok(Mapping { start: start.map_err(known)?.cast(), bytes })
+        let start = unsafe { mmap(None, length(bytes)?, access(), how, file, 0) };
+        let mapping = Mapping { start: start.map_err(known)?.cast(), bytes };
+        mapping.keep_from_children()
     }
 
     /// A ring of a socket.

@@ -11,7 +11,7 @@
 //! * `device`: the facts about a device;
 //! * `rights`: the capabilities that the kernel asks for;
 //! * `helper`: a process with the rights, which opens sockets for others;
-//! * `program`: the program at the device, and attaching it;
+//! * `program`, `program_at`: the program at the device, and attaching it; whose program is there;
 //! * `open`: all of that, put together;
 //! * `sockets`, `memory`, `rings`: sockets as they are made, the memory of their frames, and both in use;
 //! * `tx_staging`: frames that wait to be sent, several short ones to a datagram;
@@ -29,6 +29,7 @@ mod memory;
 pub(crate) mod neighbours;
 mod open;
 mod program;
+mod program_at;
 mod rights;
 mod rings;
 mod slow_path;
@@ -181,13 +182,19 @@ impl XdpDriver {
             coalesce: false,
             ..UdpConfig::new(config.bind)
         };
-        let companion = UdpDriver::open(&udp)?;
-        let own = companion.own_address();
-        let opened = match (helper, companion.fd()) {
-            (Some(path), Some(address)) => Opened::by_helper(config, path, address, layout, wire_bytes_max),
-            _ => Opened::by_own_rights(config, interface, own, layout, wire_bytes_max),
+        let (companion, opened) = match helper {
+            Some(path) => {
+                let (port, opened) = Opened::by_helper(config, path, layout, wire_bytes_max)?;
+                (UdpDriver::over(&udp, port)?, opened)
+            }
+            None => {
+                let companion = UdpDriver::open(&udp)?;
+                let own = companion.own_address();
+                (companion, Opened::by_own_rights(config, interface, own, layout, wire_bytes_max)?)
+            }
         };
-        let Opened { hold, attach, socket, queues } = opened?;
+        let own = companion.own_address();
+        let Opened { hold, attach, socket, queues } = opened;
         if let Some(first) = socket.fds().next() {
             sockets::hold(interface, first);
         }

@@ -136,11 +136,11 @@ impl Neighbours {
     }
 
     /// One question; the answer from its fixed part on, if it is of the kind expected. The kernel answers within the call that asks.
-    fn ask(
+    pub(super) fn ask(
         &self,
         kind: u16,
         expected: u16,
-        fixed: &[u8; FIXED_BYTES],
+        fixed: &[u8],
         attributes: &[(u16, &[u8])],
     ) -> Result<Vec<u8>, Errno> {
         const UNUSABLE: Errno = Errno(libc::EPROTO);

@@ -149,31 +149,31 @@ impl Opened {
         Ok(Opened { hold: Hold::Own(link), attach, socket, queues: layout.queues })
     }
 
-    /// The same by the helper at `path`, which is shown the socket that has the rail's address.
+    /// The same by the helper at `path`, which binds the rail's address too.
     pub(super) fn by_helper(
         config: &XdpConfig,
         path: &Path,
-        address: BorrowedFd<'_>,
         layout: Layout,
         wire_bytes_max: usize,
-    ) -> Result<Opened, DriverError> {
+    ) -> Result<(OwnedFd, Opened), DriverError> {
         let failed = |operation| move |errno| cannot((operation, errno));
-        let (memory, file) = Mapping::shared(layout.bytes()).map_err(failed(Operation::RegisterFrames))?;
         let request = helper::Asked {
             device: &config.interface,
             attach: config.attach,
             queues: layout.queues,
             wire_bytes_max,
             chunk_bytes: layout.chunk_bytes,
-            address,
-            memory: file.as_fd(),
+            address: config.bind,
+            memory_bytes: layout.bytes(),
         };
-        let Given { lease, attach, sockets } = helper::open(path, &request)?;
+        let Given { lease, attach, port, memory, sockets } = helper::open(path, &request)?;
         let queues = sockets.len();
+        let memory = Mapping::of_file(memory.as_fd(), layout.bytes());
+        let memory = memory.map_err(failed(Operation::RegisterFrames))?;
         let mut socket = Socket::new(memory, layout, sockets).map_err(cannot)?;
         socket.find_mode().map_err(failed(Operation::BindQueue))?;
         socket.offer(layout.receive_chunks);
-        Ok(Opened { hold: Hold::Helper(lease), attach, socket, queues })
+        Ok((port, Opened { hold: Hold::Helper(lease), attach, socket, queues }))
     }
 }
 

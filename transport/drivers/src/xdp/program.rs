@@ -230,6 +230,36 @@ pub(super) fn load(rails: &[Destination<'_>], in_parts: bool) -> Result<OwnedFd,
     bpf(PROG_LOAD, &mut fields).map(descriptor)
 }
 
+/// A loaded program by the kernel's number of it.
+pub(super) fn by_id(id: u32) -> Result<OwnedFd, Errno> {
+    const PROG_GET_FD_BY_ID: libc::c_int = 13;
+    bpf(PROG_GET_FD_BY_ID, &mut [id, 0, 0]).map(descriptor)
+}
+
+/// The name of a loaded program (`struct bpf_prog_info`), up to its end of zeros.
+pub(super) fn name(program: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
+    const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+    const NAME_AT: usize = 64;
+    const INFO_BYTES: usize = 80;
+    #[repr(C)]
+    struct Fields {
+        program: u32,
+        bytes: u32,
+        info: u64,
+    }
+    let mut info = [0_u64; INFO_BYTES / 8];
+    let mut fields = Fields {
+        program: u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX),
+        bytes: u32::try_from(INFO_BYTES).unwrap_or(0),
+        info: info.as_mut_ptr() as u64,
+    };
+    bpf(OBJ_GET_INFO_BY_FD, &mut fields)?;
+    let words = info.map(u64::to_ne_bytes);
+    let mut name = [0; 16];
+    name.copy_from_slice(&words.as_flattened()[NAME_AT..]);
+    Ok(name)
+}
+
 /// A program at a device.
 pub(super) struct Link(OwnedFd);
 

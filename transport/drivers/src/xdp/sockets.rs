@@ -151,11 +151,6 @@ fn set<T>(fd: BorrowedFd<'_>, name: c_int, value: &T) -> Result<(), Errno> {
     if rc == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// The protocol of any socket.
-pub(super) fn protocol(socket: BorrowedFd<'_>) -> Result<c_int, Errno> {
-    option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL)
-}
-
 /// The kernel's id of the network namespace of any socket (Linux 5.14).
 pub(super) fn namespace(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
     const SO_NETNS_COOKIE: c_int = 71;

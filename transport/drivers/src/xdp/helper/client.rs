@@ -1,6 +1,7 @@
 //! The rank's side: asking for queues, and keeping them.
 
 use core::time::Duration;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
@@ -24,16 +25,19 @@ pub(in crate::xdp) struct Request<'a> {
     pub(in crate::xdp) queues: usize,
     pub(in crate::xdp) wire_bytes_max: usize,
     pub(in crate::xdp) chunk_bytes: usize,
-    /// A UDP socket, whose address is the rail's.
-    pub(in crate::xdp) address: BorrowedFd<'a>,
-    /// The file of the memory for frames.
-    pub(in crate::xdp) memory: BorrowedFd<'a>,
+    /// Where the rail receives; port 0 takes a free one.
+    pub(in crate::xdp) address: SocketAddr,
+    pub(in crate::xdp) memory_bytes: usize,
 }
 
 /// The grant.
 pub(in crate::xdp) struct Given {
     pub(in crate::xdp) lease: Lease,
     pub(in crate::xdp) attach: Attach,
+    /// Bound to the rail's address.
+    pub(in crate::xdp) port: OwnedFd,
+    /// The file of the memory for frames.
+    pub(in crate::xdp) memory: OwnedFd,
     /// Bound ones, one for each queue.
     pub(in crate::xdp) sockets: Vec<OwnedFd>,
 }
@@ -72,24 +76,30 @@ pub(in crate::xdp) fn open(path: &Path, request: &Request<'_>) -> Result<Given, 
     let queues = u8::try_from(request.queues).unwrap_or(u8::MAX);
     let mut wanted = Wanted {
         device,
+        address: request.address,
         attach: request.attach,
         queues_min: queues,
         queues_max: queues,
         wire_bytes_max: u32::try_from(request.wire_bytes_max).unwrap_or(u32::MAX),
         chunk_bytes: u32::try_from(request.chunk_bytes).unwrap_or(u32::MAX),
+        memory_bytes: u32::try_from(request.memory_bytes).unwrap_or(u32::MAX),
     };
     let start = Instant::now();
     loop {
-        let files = [request.address, request.memory];
-        let (connection, answer, sockets) = ask(path, wire::Request::Open(wanted), &files)?;
+        let (connection, answer, files) = ask(path, wire::Request::Open(wanted))?;
         let refusal = match answer {
-            Answer::Given { attach, queues } if queues.len() == sockets.len() => {
-                return Ok(Given { lease: Lease(connection), attach, sockets });
+            Answer::Given { attach, queues } if 2 + queues.len() == files.len() => {
+                let mut files = files.into_iter();
+                let (Some(port), Some(memory)) = (files.next(), files.next()) else {
+                    return Err(unreachable(Errno(libc::EPROTO)));
+                };
+                let sockets = files.collect();
+                return Ok(Given { lease: Lease(connection), attach, port, memory, sockets });
             }
             Answer::Refused(refusal) => refusal,
             Answer::Would | Answer::Given { .. } => return Err(unreachable(Errno(libc::EPROTO))),
         };
-        let others = matches!(refusal, Refusal::Queues { .. } | Refusal::Port)
+        let others = matches!(refusal, Refusal::Queues { .. } | Refusal::Port | Refusal::Limit { .. })
             || matches!(refusal, Refusal::Failed { errno: Errno(libc::EBUSY), .. });
         if !others || wanted.queues_min < queues || (queues == 1 && start.elapsed() > XDP_BUSY_PATIENCE) {
             return Err(refused(refusal));
@@ -109,7 +119,7 @@ pub(in crate::xdp) fn open(path: &Path, request: &Request<'_>) -> Result<Given, 
 pub fn probe(path: &Path, device: &str) -> Result<(), DriverError> {
     let failed = |errno| refused(Refusal::Failed { operation: Operation::FindDevice, errno });
     let device = Name::new(device).ok_or(failed(Errno(libc::ENODEV)))?;
-    match ask(path, wire::Request::Probe { device }, &[])?.1 {
+    match ask(path, wire::Request::Probe { device })?.1 {
         Answer::Would => Ok(()),
         Answer::Refused(refusal) => Err(refused(refusal)),
         Answer::Given { .. } => Err(unreachable(Errno(libc::EPROTO))),
@@ -117,11 +127,7 @@ pub fn probe(path: &Path, device: &str) -> Result<(), DriverError> {
 }
 
 /// One request over a connection of its own, and the answer.
-fn ask(
-    path: &Path,
-    request: wire::Request,
-    files: &[BorrowedFd<'_>],
-) -> Result<(OwnedFd, Answer, Vec<OwnedFd>), DriverError> {
+fn ask(path: &Path, request: wire::Request) -> Result<(OwnedFd, Answer, Vec<OwnedFd>), DriverError> {
     let answered = || -> Result<_, Errno> {
         let known = |error: nix::errno::Errno| Errno(error as i32);
         let connection = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
@@ -132,14 +138,20 @@ fn ask(
         setsockopt(&connection, sockopt::SendTimeout, &patience).map_err(known)?;
         let address = UnixAddr::new(path).map_err(known)?;
         connect(connection.as_raw_fd(), &address).map_err(known)?;
-        messages::send(connection.as_fd(), &request.emit(), files, MsgFlags::empty())?;
+        // A helper that has refused this user already has closed the connection; its answer is there all the same.
+        let _ = messages::send(connection.as_fd(), &request.emit(), &[], MsgFlags::empty());
         let mut bytes = [0; ANSWER_BYTES + 1];
-        let (came, sockets) = messages::receive(connection.as_fd(), &mut bytes, MsgFlags::empty())?;
+        let mut receive = || messages::receive(connection.as_fd(), &mut bytes, MsgFlags::empty());
+        let (came, files) = match receive() {
+            // It closed the connection with our request unread: that is reported before its answer.
+            Err(Errno(libc::ECONNRESET)) => receive()?,
+            received => received?,
+        };
         if came == 0 {
             return Err(Errno(libc::ECONNRESET));
         }
         let answer = Answer::parse(&bytes[..came]).map_err(|_| Errno(libc::EPROTO))?;
-        Ok((connection, answer, sockets))
+        Ok((connection, answer, files))
     };
     answered().map_err(unreachable)
 }

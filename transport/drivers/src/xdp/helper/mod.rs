@@ -1,28 +1,43 @@
 //! The helper with the rights: a process that opens AF_XDP sockets for ranks that have no rights of their own.
 //!
-//! A rank gives it a UDP socket, which proves that it has the address, and memory for frames; it gets sockets that are bound to queues already, and with which it can do
-//! nothing but use these queues. The helper owns the program at the device, one for all rails there. A rail lasts as long as its connection: when that ends,
-//! however its process ends, the program takes nothing for it any more.
+//! A rank names an address and gets a UDP socket that is bound to it, memory for frames, and sockets that are bound to queues already, and with which it can do
+//! nothing but use these queues. It gives nothing but bytes: closing a descriptor of another process can take for ever. The helper owns the program at the device, one
+//! for all rails there. A rail lasts as long as its connection: when that ends, however its process ends, the program takes nothing for it any more.
 //!
-//! * `wire`: their messages;
-//! * `register`: the owners of queues and addresses;
+//! * `wire`, `refusal`: their messages;
 //! * `messages`: bytes and descriptors over the socket between them;
 //! * `client`: the rank's side;
-//! * `server`: the helper's.
+//! * `server`: the helper's, with
+//!   `register`: the owners of queues,
+//!   `users`: how much each user has,
+//!   `port`: the UDP port of a rail,
+//!   `programs`: what runs at the devices,
+//!   `listener`: the socket on which it listens,
+//!   `discard`: closing connections without waiting.
 
 mod client;
+mod discard;
+mod event;
+mod listener;
 mod messages;
+mod port;
+mod programs;
+mod refusal;
 mod register;
 mod server;
+mod users;
 pub mod wire;
 
 use std::path::PathBuf;
 
 pub use client::probe;
 pub(super) use client::{Given, Lease, Request as Asked, open};
+pub use event::{Event, Outcome};
+pub use listener::HelperError;
+pub use refusal::{Limit, ProgramName, Queues, Refusal};
 pub use register::Rules;
-pub use server::{Event, Helper, HelperConfig, HelperError};
-pub use wire::Refusal;
+pub use server::{Helper, HelperConfig};
+pub use users::Limits;
 
 /// The helper's default socket.
 pub const DEFAULT_PATH: &str = "/run/stillwire/nic.sock";

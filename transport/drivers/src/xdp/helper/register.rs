@@ -2,33 +2,37 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Instant;
 
-use super::wire::Refusal;
-use crate::limits::XDP_HELPER_RAILS_MAX;
-use crate::xdp::Attach;
+use super::refusal::{Queues, Refusal};
+use crate::limits::{XDP_BUSY_PATIENCE, XDP_HELPER_RAILS_MAX};
 
 /// The users that the helper serves, and the devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rules {
     /// Users; empty: all that can open its socket.
     pub uids: Vec<u32>,
-    /// Devices by name; empty: all.
+    /// Devices by name; no others.
     pub devices: Vec<String>,
 }
 
 impl Rules {
-    /// Whether this user is served at this device.
+    /// Whether this user is served.
     ///
     /// # Errors
-    /// [`Refusal::User`], [`Refusal::Device`].
-    pub fn permit(&self, uid: u32, device: &str) -> Result<(), Refusal> {
-        if !self.uids.is_empty() && !self.uids.contains(&uid) {
-            return Err(Refusal::User);
-        }
-        if !self.devices.is_empty() && !self.devices.iter().any(|served| served == device) {
-            return Err(Refusal::Device);
-        }
-        Ok(())
+    /// [`Refusal::User`].
+    pub fn permit_user(&self, uid: u32) -> Result<(), Refusal> {
+        let is_served = self.uids.is_empty() || self.uids.contains(&uid);
+        if is_served { Ok(()) } else { Err(Refusal::User) }
+    }
+
+    /// Whether users are served at this device.
+    ///
+    /// # Errors
+    /// [`Refusal::Device`].
+    pub fn permit_device(&self, device: &str) -> Result<(), Refusal> {
+        let is_served = self.devices.iter().any(|served| served == device);
+        if is_served { Ok(()) } else { Err(Refusal::Device) }
     }
 }
 
@@ -39,7 +43,6 @@ pub(super) struct Held {
     pub(super) interface: u32,
     pub(super) address: SocketAddr,
     pub(super) queues: Vec<u32>,
-    pub(super) attach: Attach,
 }
 
 /// A device, as far as it matters here.
@@ -54,43 +57,28 @@ pub(super) struct Device {
 #[derive(Default, Debug)]
 pub(super) struct Register {
     rails: BTreeMap<u64, Held>,
+    /// Queues of devices whose sockets were closed here: the kernel lets go of such a queue some time later.
+    released: BTreeMap<(u32, u32), Instant>,
 }
 
 impl Register {
-    /// Which queues a rail at `address` would get: between `least` and `most` of them, those with the least numbers.
-    pub(super) fn find(
-        &self,
-        device: Device,
-        address: SocketAddr,
-        (least, most): (usize, usize),
-        attach: Option<Attach>,
-    ) -> Result<Vec<u32>, Refusal> {
+    /// The queues that a rail could get, at least so many, in the order of their numbers. Others than rails may have some of them.
+    pub(super) fn free(&self, device: Device, least: usize) -> Result<Vec<u32>, Refusal> {
         if self.rails.len() >= XDP_HELPER_RAILS_MAX {
             return Err(Refusal::Full);
-        }
-        if self.rails.values().any(|rail| rail.address == address) {
-            return Err(Refusal::Port);
-        }
-        if attach.is_some_and(|asked| self.attached(device.interface).is_some_and(|found| found != asked)) {
-            return Err(Refusal::Attached);
         }
         let taken = |queue: &u32| self.at(device.interface).any(|(_, rail)| rail.queues.contains(queue));
         let free: Vec<u32> = (0..device.queues).filter(|queue| !taken(queue)).collect();
         if free.len() < least {
             let left = u32::try_from(free.len()).unwrap_or(u32::MAX);
-            return Err(Refusal::Queues { left, all: device.queues });
+            return Err(Refusal::Queues { left, all: device.queues, elsewhere: Queues::default() });
         }
-        Ok(free.into_iter().take(most).collect())
+        Ok(free)
     }
 
     /// Rails of a device, with the numbers of their connections.
     pub(super) fn at(&self, interface: u32) -> impl Iterator<Item = (u64, &Held)> {
         self.rails.iter().filter(move |(_, rail)| rail.interface == interface).map(|(at, rail)| (*at, rail))
-    }
-
-    /// How the program is attached to a device in use.
-    fn attached(&self, interface: u32) -> Option<Attach> {
-        self.at(interface).map(|(_, rail)| rail.attach).next()
     }
 
     pub(super) fn enter(&mut self, connection: u64, held: Held) {
@@ -99,7 +87,24 @@ impl Register {
 
     /// The connection is over: the resources of its rail are free.
     pub(super) fn leave(&mut self, connection: u64) -> Option<Held> {
-        self.rails.remove(&connection)
+        let held = self.rails.remove(&connection)?;
+        self.release(held.interface, &held.queues, Instant::now());
+        Some(held)
+    }
+
+    /// Sockets that were bound to these queues are closed.
+    pub(super) fn release(&mut self, interface: u32, queues: &[u32], now: Instant) {
+        self.released.retain(|_, at| now.saturating_duration_since(*at) < XDP_BUSY_PATIENCE);
+        self.released.extend(queues.iter().map(|queue| ((interface, *queue), now)));
+    }
+
+    /// Of queues that turned out to be held, those that other processes hold.
+    pub(super) fn elsewhere(&self, interface: u32, held: &[u32], now: Instant) -> Queues {
+        let is_ours = |queue: &u32| {
+            let at = self.released.get(&(interface, *queue));
+            at.is_some_and(|at| now.saturating_duration_since(*at) < XDP_BUSY_PATIENCE)
+        };
+        held.iter().copied().filter(|queue| !is_ours(queue)).collect()
     }
 }
 
@@ -115,11 +120,12 @@ mod tests {
     fn take(
         register: &mut Register,
         (connection, interface, port): (u64, u32, u16),
-        wish: (usize, usize),
+        (least, most): (usize, usize),
     ) -> Result<Vec<u32>, Refusal> {
         let device = Device { interface, queues: 4 };
-        let queues = register.find(device, address(port), wish, None)?;
-        let held = Held { interface, address: address(port), queues: queues.clone(), attach: Attach::Native };
+        let mut queues = register.free(device, least)?;
+        queues.truncate(most);
+        let held = Held { interface, address: address(port), queues: queues.clone() };
         register.enter(connection, held);
         Ok(queues)
     }
@@ -129,24 +135,22 @@ mod tests {
         let mut register = Register::default();
         assert_eq!(take(&mut register, (1, 7, 1), (2, 2)), Ok(vec![0, 1]));
         assert_eq!(take(&mut register, (2, 7, 2), (1, 1)), Ok(vec![2]));
-        assert_eq!(take(&mut register, (3, 7, 3), (2, 4)), Err(Refusal::Queues { left: 1, all: 4 }));
+        let refused = Refusal::Queues { left: 1, all: 4, elsewhere: Queues::default() };
+        assert_eq!(take(&mut register, (3, 7, 3), (2, 4)), Err(refused));
         assert_eq!(take(&mut register, (3, 8, 3), (1, 4)), Ok(vec![0, 1, 2, 3]), "another device");
-        assert_eq!(take(&mut register, (4, 7, 3), (1, 1)), Err(Refusal::Port));
         register.leave(1);
         assert_eq!(take(&mut register, (5, 7, 5), (1, 4)), Ok(vec![0, 1, 3]));
     }
 
     #[test]
-    fn one_device_has_one_program() {
+    fn queues_that_were_just_released_are_held_by_nobody_else() {
         let mut register = Register::default();
-        take(&mut register, (1, 7, 1), (1, 1)).expect("free");
-        let device = Device { interface: 7, queues: 4 };
-        let asked = |register: &Register, attach| register.find(device, address(2), (1, 1), attach);
-        assert_eq!(asked(&register, Some(Attach::Generic)), Err(Refusal::Attached));
-        assert_eq!(asked(&register, Some(Attach::Native)), Ok(vec![1]));
-        assert_eq!(asked(&register, None), Ok(vec![1]));
-        register.leave(1);
-        assert_eq!(asked(&register, Some(Attach::Generic)), Ok(vec![0]));
+        let now = Instant::now();
+        register.release(7, &[1, 2], now);
+        assert_eq!(register.elsewhere(7, &[0, 1], now), [0].into_iter().collect());
+        assert_eq!(register.elsewhere(8, &[1], now), [1].into_iter().collect(), "another device");
+        let later = now + XDP_BUSY_PATIENCE;
+        assert_eq!(register.elsewhere(7, &[0, 1], later), [0, 1].into_iter().collect());
     }
 
     #[test]
@@ -162,12 +166,14 @@ mod tests {
 
     #[test]
     fn rules_name_users_and_devices() {
-        let all = Rules::default();
-        assert_eq!(all.permit(65534, "eth0"), Ok(()));
-        let some = Rules { uids: vec![1000], devices: vec!["eth0".to_owned()] };
-        assert_eq!(some.permit(1000, "eth0"), Ok(()));
-        assert_eq!(some.permit(0, "eth0"), Err(Refusal::User));
-        assert_eq!(some.permit(1000, "eth1"), Err(Refusal::Device));
+        let all = Rules { uids: Vec::new(), devices: vec!["eth0".to_owned()] };
+        assert_eq!(all.permit_user(65534), Ok(()));
+        let some = Rules { uids: vec![1000], ..all };
+        assert_eq!(some.permit_user(1000), Ok(()));
+        assert_eq!(some.permit_user(0), Err(Refusal::User));
+        assert_eq!(some.permit_device("eth0"), Ok(()));
+        assert_eq!(some.permit_device("eth1"), Err(Refusal::Device));
+        assert_eq!(Rules::default().permit_device("eth0"), Err(Refusal::Device), "none is named");
     }
 
     /// Under requests and returns in any order, nothing has two owners, and nothing is lost.
@@ -194,11 +200,6 @@ mod tests {
                 queues.dedup();
                 assert_eq!(queues.len(), given, "{register:?}");
             }
-            let mut ports: Vec<SocketAddr> = register.rails.values().map(|rail| rail.address).collect();
-            let given = ports.len();
-            ports.sort_unstable();
-            ports.dedup();
-            assert_eq!(ports.len(), given, "{register:?}");
         }
         (0..12).for_each(|connection| drop(register.leave(connection)));
         assert_eq!(take(&mut register, (0, 0, 0), (4, 4)), Ok(vec![0, 1, 2, 3]));

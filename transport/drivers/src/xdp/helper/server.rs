@@ -1,29 +1,39 @@
 //! The helper itself: one thread, one connection for each rail, one program at each device.
+//!
+//! The users of a machine do not trust each other, and this thread serves them all. So it waits for none of them: it reads what is there, answers without waiting,
+//! and takes nothing whose end could wait.
 
-use core::fmt;
+use core::time::Duration;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, UnixAddr, accept4,
-    bind, connect, getsockname, getsockopt, listen, socket, sockopt,
-};
-use nix::unistd::{Gid, chown};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, accept4, getsockopt, socket, sockopt};
 
+use super::discard::Discarder;
+use super::event::{Event, Outcome};
+use super::listener::{self, HelperError, Listener};
+use super::messages;
+use super::port::Port;
+use super::programs::Programs;
+use super::refusal::Refusal;
 use super::register::{Device, Held, Register, Rules};
-use super::wire::{Answer, REQUEST_BYTES, Refusal, Request, Wanted};
-use super::{MEMORY_BYTES_MAX, messages};
-use crate::error::{DriverError, Errno, Operation};
-use crate::interfaces::addresses;
-use crate::limits::{XDP_HELPER_CONNECTIONS_MAX, XDP_HELPER_PATIENCE};
+use super::users::{Limits, Line, Users};
+use super::wire::{Answer, REQUEST_BYTES, Request, Wanted};
+use crate::error::{Errno, Operation};
+use crate::limits::{
+    XDP_HELPER_ACCEPTS, XDP_HELPER_CHECK_PERIOD, XDP_HELPER_CONNECTIONS_MAX, XDP_HELPER_DETACH_AFTER,
+    XDP_HELPER_PATIENCE,
+};
 use crate::xdp::memory::Mapping;
-use crate::xdp::program::{self, Destination, Link};
-use crate::xdp::{Attach, check_capabilities, device, open, sockets};
+use crate::xdp::program::{self, Destination};
+use crate::xdp::{Attach, device, open, sockets};
+
+/// How often clients without a rail are looked at.
+const LATE_PERIOD: Duration = Duration::from_millis(100);
 
 /// How to open a [`Helper`].
 #[derive(Clone, Debug)]
@@ -34,89 +44,31 @@ pub struct HelperConfig {
     pub mode: u32,
     /// The group of the socket's file.
     pub group: Option<u32>,
-    /// The users that it serves.
+    /// The users and devices that it serves.
     pub rules: Rules,
+    /// The most that one user gets.
+    pub limits: Limits,
+    /// Whether programs are attached in the kernel's receive path; otherwise in the device's driver, where that can.
+    pub generic: bool,
+    /// How long a program stays attached to a device that has no rail any more.
+    pub detach_after: Duration,
+    /// Whether the kernel shall refuse descriptors that clients send, where it can (Linux 6.16). Tests of the way without it say no.
+    pub refuse_descriptors: bool,
 }
 
-/// Why there is no helper.
-#[derive(Debug, thiserror::Error)]
-pub enum HelperError {
-    /// It has not got the rights.
-    #[error(
-        "it needs {missing}, which this process lacks: run it as root, or give it these (AmbientCapabilities= of systemd, or \
-         `setcap cap_net_admin,cap_net_raw,cap_bpf+ep`)"
-    )]
-    Rights {
-        /// Their names.
-        missing: &'static str,
-    },
-    /// Another one is there.
-    #[error("another nic-helper listens at {}: end it, or name another socket (--socket)", path.display())]
-    Another {
-        /// Where.
-        path: PathBuf,
-    },
-    /// Something else is there.
-    #[error("{} is there and is no socket: remove it, or name another socket (--socket)", path.display())]
-    NoSocket {
-        /// Where.
-        path: PathBuf,
-    },
-    /// The system.
-    #[error("cannot listen at {}: {errno}", path.display())]
-    Listen {
-        /// Where.
-        path: PathBuf,
-        /// The system's error.
-        errno: Errno,
-    },
-}
-
-/// Something that a helper has done, for its log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Event {
-    /// The process that asked.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
-    /// Its outcome.
-    pub outcome: Outcome,
-}
-
-/// The grant to a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Queues.
-    Given {
-        /// The device.
-        device: String,
-        /// How the program is attached.
-        attach: Attach,
-        /// Which queues.
-        queues: Vec<u32>,
-        /// Whose frames.
-        address: SocketAddr,
-    },
-    /// Nothing.
-    Refused(Refusal),
-    /// It has given its queues back, or has ended.
-    Over {
-        /// Whose frames go through the kernel again.
-        address: SocketAddr,
-    },
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Event { pid, uid, outcome } = self;
-        write!(f, "process {pid} of user {uid}: ")?;
-        match outcome {
-            Outcome::Given { device, attach, queues, address } => {
-                let attach = attach.name();
-                write!(f, "given queues {queues:?} of {device} ({attach}) for frames to {address}")
-            }
-            Outcome::Refused(refusal) => write!(f, "refused: {refusal}"),
-            Outcome::Over { address } => write!(f, "over; nothing is taken for {address} any more"),
+impl HelperConfig {
+    /// With the usual limits, for the user of this process.
+    #[must_use]
+    pub fn new(path: PathBuf, rules: Rules) -> HelperConfig {
+        HelperConfig {
+            path,
+            mode: 0o600,
+            group: None,
+            rules,
+            limits: Limits::default(),
+            generic: false,
+            detach_after: XDP_HELPER_DETACH_AFTER,
+            refuse_descriptors: true,
         }
     }
 }
@@ -126,17 +78,50 @@ struct Connection {
     pid: i32,
     uid: u32,
     since: Instant,
-    rail: Option<Rail>,
+    state: State,
+}
+
+enum State {
+    /// Its request has not come.
+    New,
+    /// It has an answer, and no rail.
+    Answered,
+    Rail(Rail),
+}
+
+impl Connection {
+    fn is_rail(&self) -> bool {
+        matches!(self.state, State::Rail(_))
+    }
+
+    /// The request stays in the socket's queue: after it, only the end of the connection is waited for.
+    fn awaited(&self) -> PollFlags {
+        match self.state {
+            State::New => PollFlags::POLLIN,
+            State::Answered | State::Rail(_) => PollFlags::from_bits_retain(libc::POLLRDHUP),
+        }
+    }
 }
 
 /// The helper's objects for a rail.
 struct Rail {
-    /// Its UDP socket: as long as that is open no other process gets the port.
-    _address: OwnedFd,
+    /// As long as this is open no other process gets the port.
+    port: Port,
+    device: String,
     map: OwnedFd,
     wire_bytes_max: usize,
     /// Its longest frames lie in several chunks.
     in_parts: bool,
+    memory_bytes: usize,
+}
+
+/// The helper's answer to a request for queues.
+struct Grant {
+    rail: Rail,
+    held: Held,
+    attach: Attach,
+    memory: OwnedFd,
+    sockets: Vec<OwnedFd>,
 }
 
 /// The helper. When it is dropped, nothing of it is left at any device.
@@ -144,59 +129,37 @@ pub struct Helper {
     listener: OwnedFd,
     path: PathBuf,
     rules: Rules,
+    users: Users,
     register: Register,
-    /// The programs, by device.
-    links: BTreeMap<u32, Link>,
+    programs: Programs,
+    discarder: Discarder,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    checked: Instant,
+    namespace: Option<u64>,
 }
 
 impl Helper {
-    /// Listens.
+    /// Listens, for processes in the network namespace of this thread.
     ///
     /// # Errors
     /// [`HelperError`].
     pub fn open(config: &HelperConfig) -> Result<Helper, HelperError> {
-        if let Err(DriverError::CapabilityMissing { missing }) = check_capabilities() {
-            return Err(HelperError::Rights { missing });
-        }
-        let path = &config.path;
-        let failed = |errno| HelperError::Listen { path: path.clone(), errno };
-        let known = |error: nix::errno::Errno| failed(Errno(error as i32));
-        let file = |error: std::io::Error| failed(Errno::from(&error));
-        let address = UnixAddr::new(path.as_path()).map_err(known)?;
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let make = || socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(known);
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(file)?;
-        }
-        if let Ok(found) = std::fs::symlink_metadata(path) {
-            if !found.file_type().is_socket() {
-                return Err(HelperError::NoSocket { path: path.clone() });
-            }
-            // A socket without a listener was left by a killed helper.
-            match connect(make()?.as_raw_fd(), &address) {
-                Err(nix::errno::Errno::ECONNREFUSED) => std::fs::remove_file(path).map_err(file)?,
-                _ => return Err(HelperError::Another { path: path.clone() }),
-            }
-        }
-        let listener = make()?;
-        bind(listener.as_raw_fd(), &address).map_err(known)?;
-        // No client gets in before the file has its permissions.
-        if let Some(group) = config.group {
-            chown(path.as_path(), None, Some(Gid::from_raw(group))).map_err(known)?;
-        }
-        let mode = std::fs::Permissions::from_mode(config.mode);
-        std::fs::set_permissions(path, mode).map_err(file)?;
-        listen(&listener, Backlog::MAXALLOWABLE).map_err(known)?;
+        let HelperConfig { path, mode, group, .. } = config;
+        let Listener { socket, refuses_descriptors } =
+            listener::open(path, *mode, *group, config.refuse_descriptors)?;
         Ok(Helper {
-            listener,
+            listener: socket,
             path: path.clone(),
             rules: config.rules.clone(),
+            users: Users::new(config.limits),
             register: Register::default(),
-            links: BTreeMap::new(),
+            programs: Programs::new(config.generic, config.detach_after),
+            discarder: Discarder::new(refuses_descriptors),
             connections: BTreeMap::new(),
             next: 0,
+            checked: Instant::now(),
+            namespace: own_namespace(),
         })
     }
 
@@ -213,17 +176,13 @@ impl Helper {
     pub fn run(&mut self, stop: BorrowedFd<'_>, report: &mut dyn FnMut(&Event)) -> Result<(), Errno> {
         loop {
             let numbers: Vec<u64> = self.connections.keys().copied().collect();
-            let on = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut watched = vec![on(stop)];
-            watched.extend(self.connections.values().map(|connection| on(connection.socket.as_fd())));
-            // At the bound the next client waits until one leaves.
-            let room = self.connections.len() < XDP_HELPER_CONNECTIONS_MAX;
-            if room {
-                watched.push(on(self.listener.as_fd()));
-            }
-            let waiting = self.connections.values().any(|connection| connection.rail.is_none());
-            let timeout = if waiting { PollTimeout::from(100u16) } else { PollTimeout::NONE };
-            match poll(&mut watched, timeout) {
+            let mut watched = vec![
+                PollFd::new(stop, PollFlags::POLLIN),
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            ];
+            let others = self.connections.values();
+            watched.extend(others.map(|other| PollFd::new(other.socket.as_fd(), other.awaited())));
+            match poll(&mut watched, self.timeout()) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(Errno(error as i32)),
             }
@@ -231,31 +190,93 @@ impl Helper {
             if ready[0] {
                 return Ok(());
             }
-            for (number, _) in numbers.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+            for (number, _) in numbers.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
                 self.hear(*number, report);
             }
-            if room && ready.last() == Some(&true) {
-                self.let_in();
+            if ready[1] {
+                (0..XDP_HELPER_ACCEPTS).all(|_| self.let_in(report));
             }
-            let late = |connection: &Connection| {
-                connection.rail.is_none() && connection.since.elapsed() > XDP_HELPER_PATIENCE
-            };
-            self.connections.retain(|_, connection| !late(connection));
+            self.tidy(report);
         }
     }
 
-    fn let_in(&mut self) {
-        let Ok(fd) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)
-        else {
-            return;
+    fn timeout(&self) -> PollTimeout {
+        let soonest = if self.connections.values().any(|connection| !connection.is_rail()) {
+            LATE_PERIOD
+        } else if !self.connections.is_empty() || self.programs.any_idle() || self.discarder.is_waiting() {
+            XDP_HELPER_CHECK_PERIOD
+        } else {
+            return PollTimeout::NONE;
         };
+        PollTimeout::try_from(soonest).unwrap_or(PollTimeout::ZERO)
+    }
+
+    /// Does whatever has become due.
+    fn tidy(&mut self, report: &mut dyn FnMut(&Event)) {
+        let is_late = |connection: &Connection| {
+            !connection.is_rail() && connection.since.elapsed() > XDP_HELPER_PATIENCE
+        };
+        let late = self.connections.iter().filter(|(_, connection)| is_late(connection));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        late.into_iter().for_each(|number| self.end(number, None, report));
+        self.discarder.resume();
+        if self.checked.elapsed() >= XDP_HELPER_CHECK_PERIOD {
+            self.checked = Instant::now();
+            self.check_ports(report);
+            self.programs.detach_idle(Instant::now());
+        }
+    }
+
+    /// Ends rails whose port another process may have now.
+    fn check_ports(&mut self, report: &mut dyn FnMut(&Event)) {
+        let lost = self.connections.iter().filter_map(|(number, connection)| match &connection.state {
+            State::Rail(rail) if !rail.port.is_exclusive(&rail.device) => {
+                Some((*number, rail.port.address()))
+            }
+            _ => None,
+        });
+        let lost: Vec<_> = lost.collect();
+        for (number, address) in lost {
+            self.end(number, Some(Outcome::Shared { address }), report);
+        }
+    }
+
+    /// Lets one client in, or refuses it before anything that it has sent is looked at; false: none waits.
+    fn let_in(&mut self, report: &mut dyn FnMut(&Event)) -> bool {
+        let accepted = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+        let Ok(fd) = accepted else { return false };
         // SAFETY: just made, and no other code knows it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else { return };
-        let connection =
-            Connection { socket, pid: peer.pid(), uid: peer.uid(), since: Instant::now(), rail: None };
+        let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else { return true };
+        let (pid, uid) = (peer.pid(), peer.uid());
+        let admitted = self.rules.permit_user(uid).and_then(|()| self.users.connect(uid));
+        if let Err(refusal) = admitted {
+            let answer = Answer::Refused(refusal).emit();
+            let _ = messages::send(socket.as_fd(), &answer, &[], MsgFlags::MSG_DONTWAIT);
+            self.discarder.close(uid, socket);
+            self.log(Event { pid, uid, outcome: Outcome::Refused(refusal) }, report);
+            return true;
+        }
+        if self.connections.len() >= XDP_HELPER_CONNECTIONS_MAX {
+            self.make_room(report);
+        }
+        let connection = Connection { socket, pid, uid, since: Instant::now(), state: State::New };
         self.connections.insert(self.next, connection);
         self.next += 1;
+        true
+    }
+
+    /// Drops the oldest connection without a rail, of the user that has most of them.
+    fn make_room(&mut self, report: &mut dyn FnMut(&Event)) {
+        let without = || self.connections.iter().filter(|(_, connection)| !connection.is_rail());
+        let mut of_users = BTreeMap::<u32, usize>::new();
+        without().for_each(|(_, connection)| *of_users.entry(connection.uid).or_default() += 1);
+        let most = of_users.into_iter().max_by_key(|(_, count)| *count).map(|(uid, _)| uid);
+        let oldest =
+            without().find(|(_, connection)| Some(connection.uid) == most).map(|(number, _)| *number);
+        if let Some(number) = oldest {
+            self.end(number, None, report);
+        }
     }
 
     /// Something came over a connection, or it is over.
@@ -263,139 +284,171 @@ impl Helper {
         let Some(connection) = self.connections.get(&number) else { return };
         let (pid, uid) = (connection.pid, connection.uid);
         let mut bytes = [0; REQUEST_BYTES + 1];
-        let came = messages::receive(connection.socket.as_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT);
-        let (length, files) = match came {
-            Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
-            // A client with a rail has no further requests.
-            Ok((length, files)) if length > 0 && connection.rail.is_none() => (length, files),
-            Ok(_) | Err(_) => return self.end(number, report),
+        let length = match (&connection.state, messages::look(connection.socket.as_fd(), &mut bytes)) {
+            (State::New, Err(Errno(libc::EAGAIN | libc::EINTR))) => return,
+            (State::New, Ok(length)) if length > 0 => length,
+            _ => return self.end(number, None, report),
         };
+        let namespace = sockets::namespace(connection.socket.as_fd()).ok();
         let answered = match Request::parse(&bytes[..length]) {
             Err(_) => Err(Refusal::Request),
-            Ok(Request::Probe { device }) => self.permit(uid, device.as_str()).map(|()| None),
-            Ok(Request::Open(wanted)) => self.give(number, uid, &wanted, files).map(Some),
-        };
-        let (answer, sockets) = match answered {
-            Ok(None) => (Answer::Would, Vec::new()),
-            Ok(Some((held, sockets))) => {
-                let Held { attach, queues, address, .. } = held;
-                let device = wanted_name(&bytes[..length]);
-                let (given, of) = (queues.clone(), device);
-                report(&Event { pid, uid, outcome: Outcome::Given { device: of, attach, queues, address } });
-                (Answer::Given { attach, queues: given }, sockets)
+            Ok(Request::Probe { device }) => self.find(device.as_str()).map(|_| None),
+            Ok(Request::Open(_)) if namespace.is_none() || namespace != self.namespace => {
+                Err(Refusal::Address)
             }
+            Ok(Request::Open(wanted)) => self.grant(uid, &wanted).map(Some),
+        };
+        let sent = match answered {
+            Ok(None) => self.answer(number, &Answer::Would, &[]),
             Err(refusal) => {
-                report(&Event { pid, uid, outcome: Outcome::Refused(refusal) });
-                (Answer::Refused(refusal), Vec::new())
+                self.log(Event { pid, uid, outcome: Outcome::Refused(refusal) }, report);
+                self.answer(number, &Answer::Refused(refusal), &[])
+            }
+            Ok(Some(grant)) => {
+                let Grant { rail, held, attach, memory, sockets } = grant;
+                let (queues, address) = (held.queues.clone(), held.address);
+                let device = rail.device.clone();
+                let outcome = Outcome::Given { device, attach, queues: queues.clone(), address };
+                self.log(Event { pid, uid, outcome }, report);
+                let answer = Answer::Given { attach, queues };
+                let files = [rail.port.as_fd(), memory.as_fd()].into_iter();
+                let files: Vec<BorrowedFd<'_>> = files.chain(sockets.iter().map(OwnedFd::as_fd)).collect();
+                let sent = self.answer(number, &answer, &files);
+                self.users.add_rail(uid, rail.memory_bytes);
+                self.register.enter(number, held);
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.state = State::Rail(rail);
+                }
+                // Our copies of sockets and memory are closed here: from now on they are the rank's alone.
+                sent
             }
         };
-        let Some(connection) = self.connections.get(&number) else { return };
-        let files: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
-        let sent = messages::send(connection.socket.as_fd(), &answer.emit(), &files, MsgFlags::MSG_DONTWAIT);
         if sent.is_err() {
-            self.end(number, report);
+            self.end(number, None, report);
         }
-        // Our copies of the sockets are closed here: from now on they are the rank's alone.
     }
 
-    fn permit(&self, uid: u32, device: &str) -> Result<(), Refusal> {
-        self.rules.permit(uid, device)?;
-        find(device).map(drop)
+    fn answer(&mut self, number: u64, answer: &Answer, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let Some(connection) = self.connections.get_mut(&number) else { return Err(Errno(libc::ENOENT)) };
+        connection.state = State::Answered;
+        messages::send(connection.socket.as_fd(), &answer.emit(), files, MsgFlags::MSG_DONTWAIT)
     }
 
-    /// Opens the sockets that a rank asks for, and registers them.
-    fn give(
-        &mut self,
-        number: u64,
-        uid: u32,
-        wanted: &Wanted,
-        files: Vec<OwnedFd>,
-    ) -> Result<(Held, Vec<OwnedFd>), Refusal> {
+    fn find(&self, name: &str) -> Result<Device, Refusal> {
+        self.rules.permit_device(name)?;
+        let (interface, ..) =
+            device::find(name).map_err(|(operation, errno)| Refusal::Failed { operation, errno })?;
+        Ok(Device { interface, queues: device::queues(name) })
+    }
+
+    /// Opens the sockets that a rank asks for, and has the device's program steer its frames there.
+    fn grant(&mut self, uid: u32, wanted: &Wanted) -> Result<Grant, Refusal> {
+        let size = |bytes: u32| usize::try_from(bytes).unwrap_or(usize::MAX);
         let name = wanted.device.as_str();
-        self.rules.permit(uid, name)?;
-        let [address_socket, memory]: [OwnedFd; 2] = files.try_into().map_err(|_| Refusal::Request)?;
-        let device = find(name)?;
-        let address = address_of(address_socket.as_fd(), name).ok_or(Refusal::Address)?;
-        let range = (usize::from(wanted.queues_min), usize::from(wanted.queues_max));
-        let queues = self.register.find(device, address, range, wanted.attach)?;
-        let memory = Mapping::of_file(memory.as_fd(), MEMORY_BYTES_MAX).map_err(|_| Refusal::Memory)?;
+        let device = self.find(name)?;
+        let memory_bytes = size(wanted.memory_bytes);
+        self.users.permit_rail(uid, memory_bytes)?;
+        let is_other = |mode| wanted.attach.is_some_and(|asked| asked != mode);
+        if self.programs.mode(device.interface).is_some_and(is_other) {
+            return Err(Refusal::Attached);
+        }
+        let least = usize::from(wanted.queues_min);
+        let free = self.register.free(device, least)?;
+        let port = Port::bind(wanted.address, name)?;
         let failed = |(operation, errno)| Refusal::Failed { operation, errno };
-        let chunk_bytes = usize::try_from(wanted.chunk_bytes).unwrap_or(usize::MAX);
-        let sockets = sockets::open(&memory, chunk_bytes, queues.len()).map_err(failed)?;
+        let registering = |errno| failed((Operation::RegisterFrames, errno));
+        let (frames, memory) = Mapping::shared(memory_bytes).map_err(registering)?;
+        let count = usize::from(wanted.queues_max).min(free.len());
+        let mut sockets = sockets::open(&frames, size(wanted.chunk_bytes), count).map_err(failed)?;
         let loading = |errno| failed((Operation::LoadProgram, errno));
-        let last = queues.iter().max().copied().unwrap_or(0);
-        let map = program::queue_map(last + 1).map_err(loading)?;
-        let wire_bytes_max = usize::try_from(wanted.wire_bytes_max).unwrap_or(usize::MAX);
-        let in_parts = open::is_in_parts(wire_bytes_max, chunk_bytes);
-        let new = Destination { address, wire_bytes_max, map: map.as_fd() };
+        let map = program::queue_map(device.queues).map_err(loading)?;
+        let wire_bytes_max = size(wanted.wire_bytes_max);
+        let in_parts = open::is_in_parts(wire_bytes_max, size(wanted.chunk_bytes));
+        let address = port.address();
+        let rail = Rail { port, device: name.to_owned(), map, wire_bytes_max, in_parts, memory_bytes };
         // The program first: attaching it may reset the device's queues.
-        let attach = self.program(device.interface, Some((new, in_parts)), wanted.attach).map_err(failed)?;
-        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
-        let bound = || -> Result<(), (Operation, Errno)> {
-            for (place, queue) in queues.iter().enumerate() {
-                sockets::bind(&fds, place, device.interface, *queue, in_parts)
-                    .map_err(|errno| (Operation::BindQueue, errno))?;
-                program::put_queue(map.as_fd(), *queue, fds[place])
-                    .map_err(|errno| (Operation::LoadProgram, errno))?;
-            }
-            Ok(())
+        let attach = self.run_program(device.interface, Some((address, &rail)))?;
+        let mut bound = Bound::default();
+        let done = if is_other(attach) {
+            Err(Refusal::Attached)
+        } else {
+            bound.bind(&sockets, &free, (device.interface, in_parts), rail.map.as_fd())
         };
-        if let Err(failure) = bound() {
-            let _ = self.program(device.interface, None, None);
-            return Err(failed(failure));
+        let Bound { queues, busy } = bound;
+        let done = done.and_then(|()| match queues.len() < least {
+            true => Err(Refusal::Queues {
+                left: u32::try_from(queues.len()).unwrap_or(u32::MAX),
+                all: device.queues,
+                elsewhere: self.register.elsewhere(device.interface, &busy, Instant::now()),
+            }),
+            false => Ok(()),
+        });
+        if let Err(refusal) = done {
+            let _ = self.run_program(device.interface, None);
+            self.register.release(device.interface, &queues, Instant::now());
+            return Err(refusal);
         }
-        let held = Held { interface: device.interface, address, queues, attach };
-        if let Some(connection) = self.connections.get_mut(&number) {
-            connection.rail = Some(Rail { _address: address_socket, map, wire_bytes_max, in_parts });
-            self.register.enter(number, held.clone());
-        }
-        Ok((held, sockets))
+        sockets.truncate(queues.len());
+        let held = Held { interface: device.interface, address, queues };
+        Ok(Grant { rail, held, attach, memory, sockets })
     }
 
-    /// Has a device run the program for the rails that it has, and for a new one; none at all if it has none.
-    fn program(
-        &mut self,
-        interface: u32,
-        new: Option<(Destination<'_>, bool)>,
-        asked: Option<Attach>,
-    ) -> Result<Attach, (Operation, Errno)> {
-        let mut any_in_parts = new.as_ref().is_some_and(|(_, in_parts)| *in_parts);
-        let mut rails: Vec<Destination<'_>> = new.into_iter().map(|(rail, _)| rail).collect();
-        let mut attached = Attach::Native;
-        for (number, held) in self.register.at(interface) {
-            let Some(rail) = self.connections.get(&number).and_then(|other| other.rail.as_ref()) else {
-                continue;
-            };
-            attached = held.attach;
-            let wire_bytes_max = rail.wire_bytes_max;
-            any_in_parts |= rail.in_parts;
-            rails.push(Destination { address: held.address, wire_bytes_max, map: rail.map.as_fd() });
-        }
-        if rails.is_empty() {
-            self.links.remove(&interface);
-            return Ok(attached);
-        }
-        let program = program::load(&rails, any_in_parts).map_err(|errno| (Operation::LoadProgram, errno))?;
-        let attaching = |errno| (Operation::AttachProgram, errno);
-        if let Some(link) = self.links.get(&interface) {
-            link.replace(program.as_fd()).map_err(attaching)?;
-            return Ok(attached);
-        }
-        let (link, attach) = open::attach_once(&program, interface, asked).map_err(attaching)?;
-        self.links.insert(interface, link);
-        Ok(attach)
+    /// Has a device run the program for the rails that it has, and for a new one.
+    fn run_program(&mut self, interface: u32, new: Option<(SocketAddr, &Rail)>) -> Result<Attach, Refusal> {
+        let Helper { register, connections, programs, .. } = self;
+        let has = |(number, held): (u64, &Held)| match &connections.get(&number)?.state {
+            State::Rail(rail) => Some((held.address, rail)),
+            State::New | State::Answered => None,
+        };
+        let rails: Vec<_> = new.into_iter().chain(register.at(interface).filter_map(has)).collect();
+        let in_parts = rails.iter().any(|(_, rail)| rail.in_parts);
+        let destinations: Vec<Destination<'_>> = rails
+            .iter()
+            .map(|(address, rail)| Destination {
+                address: *address,
+                wire_bytes_max: rail.wire_bytes_max,
+                map: rail.map.as_fd(),
+            })
+            .collect();
+        programs.run(interface, &destinations, in_parts)
     }
 
     /// A connection is over: its resources are free, and only then it is closed.
-    fn end(&mut self, number: u64, report: &mut dyn FnMut(&Event)) {
-        let Some(mut connection) = self.connections.remove(&number) else { return };
-        if let Some(held) = self.register.leave(number) {
-            connection.rail = None;
+    fn end(&mut self, number: u64, why: Option<Outcome>, report: &mut dyn FnMut(&Event)) {
+        let Some(Connection { socket, pid, uid, state, .. }) = self.connections.remove(&number) else {
+            return;
+        };
+        self.users.disconnect(uid);
+        if let (State::Rail(rail), Some(held)) = (state, self.register.leave(number)) {
+            self.users.remove_rail(uid, rail.memory_bytes);
             // If the device is gone, so is the program; if the program cannot be renewed, its entry of this rail leads
             // to no socket.
-            let _ = self.program(held.interface, None, None);
-            let Connection { pid, uid, .. } = connection;
-            report(&Event { pid, uid, outcome: Outcome::Over { address: held.address } });
+            let _ = self.run_program(held.interface, None);
+            let outcome = why.unwrap_or(Outcome::Over { address: held.address });
+            self.log(Event { pid, uid, outcome }, report);
+            self.programs.detach_idle(Instant::now());
+        }
+        self.discarder.close(uid, socket);
+    }
+
+    /// Reports an event, unless its user has had its lines. Users that are not served share the lines of one.
+    fn log(&mut self, event: Event, report: &mut dyn FnMut(&Event)) {
+        const NOT_SERVED: u32 = u32::MAX;
+        let is_served = event.outcome != Outcome::Refused(Refusal::User);
+        let of = if is_served { event.uid } else { NOT_SERVED };
+        let about = |outcome| Event { outcome, ..event.clone() };
+        match self.users.line(of, Instant::now()) {
+            Line::Withhold => {}
+            Line::Print { withheld } => {
+                if withheld > 0 {
+                    report(&about(Outcome::Withheld { lines: withheld }));
+                }
+                report(&event);
+            }
+            Line::Last => {
+                report(&event);
+                report(&about(Outcome::WithholdsNow));
+            }
         }
     }
 }
@@ -407,32 +460,41 @@ impl Drop for Helper {
     }
 }
 
-fn wanted_name(request: &[u8]) -> String {
-    match Request::parse(request) {
-        Ok(Request::Open(Wanted { device, .. }) | Request::Probe { device }) => device.as_str().to_owned(),
-        Err(_) => String::new(),
-    }
+/// Sockets that were bound to queues.
+#[derive(Default)]
+struct Bound {
+    /// The queues, in the order of the sockets.
+    queues: Vec<u32>,
+    /// Queues that another socket has.
+    busy: Vec<u32>,
 }
 
-fn find(name: &str) -> Result<Device, Refusal> {
-    let (interface, ..) =
-        device::find(name).map_err(|(operation, errno)| Refusal::Failed { operation, errno })?;
-    Ok(Device { interface, queues: device::queues(name) })
-}
-
-/// The address of a UDP socket, if that is bound to one of the device's in this network namespace: the kernel has given it to the process then, and
-/// so may we its frames.
-fn address_of(socket: BorrowedFd<'_>, device: &str) -> Option<SocketAddr> {
-    let is_udp = getsockopt(&socket, sockopt::SockType).ok()? == SockType::Datagram
-        && sockets::protocol(socket).ok()? == SockProtocol::Udp as i32;
-    if !is_udp || sockets::namespace(socket).ok()? != own_namespace()? {
-        return None;
+impl Bound {
+    /// Binds each of the sockets to a queue of those that are `free` of rails, and has the map lead there. A queue that another process has is passed over; the last
+    /// sockets may find none.
+    fn bind(
+        &mut self,
+        sockets: &[OwnedFd],
+        free: &[u32],
+        (interface, in_parts): (u32, bool),
+        map: BorrowedFd<'_>,
+    ) -> Result<(), Refusal> {
+        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
+        for queue in free {
+            let place = self.queues.len();
+            let Some(socket) = fds.get(place) else { break };
+            match sockets::bind(&fds, place, interface, *queue, in_parts) {
+                Ok(()) => {
+                    self.queues.push(*queue);
+                    program::put_queue(map, *queue, *socket)
+                        .map_err(|errno| Refusal::Failed { operation: Operation::LoadProgram, errno })?;
+                }
+                Err(Errno(libc::EBUSY)) => self.busy.push(*queue),
+                Err(errno) => return Err(Refusal::Failed { operation: Operation::BindQueue, errno }),
+            }
+        }
+        Ok(())
     }
-    let name: SockaddrStorage = getsockname(socket.as_raw_fd()).ok()?;
-    let v4 = name.as_sockaddr_in().map(|v4| (IpAddr::V4(v4.ip()), v4.port()));
-    let (ip, port) = v4.or_else(|| name.as_sockaddr_in6().map(|v6| (IpAddr::V6(v6.ip()), v6.port())))?;
-    let is_own = addresses().into_iter().any(|(on, own)| on == device && own == ip);
-    (is_own && port != 0).then_some(SocketAddr::new(ip, port))
 }
 
 fn own_namespace() -> Option<u64> {

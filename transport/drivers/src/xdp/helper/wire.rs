@@ -1,13 +1,16 @@
-//! The messages between a rank and the helper: one message each, of a fixed length, and descriptors beside it.
+//! The messages between a rank and the helper: one each, of a fixed length. Only the answer has descriptors beside it.
 
 use core::fmt;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::error::{Errno, Operation};
+use super::MEMORY_BYTES_MAX;
+use super::refusal::REFUSAL_BYTES;
+pub use super::refusal::{Limit, Refusal};
 use crate::limits::XDP_QUEUES_MAX;
 use crate::xdp::Attach;
 
 /// Bytes of a request.
-pub const REQUEST_BYTES: usize = 40;
+pub const REQUEST_BYTES: usize = 64;
 
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 16 + 4 * XDP_QUEUES_MAX;
@@ -16,7 +19,7 @@ pub const ANSWER_BYTES: usize = 16 + 4 * XDP_QUEUES_MAX;
 const NAME_BYTES_MAX: usize = 15;
 
 const MAGIC: [u8; 4] = *b"SWNH";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// A message that cannot be one, or is one of another version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -89,8 +92,7 @@ pub enum Request {
         /// The device.
         device: Name,
     },
-    /// Queues of a device. Two descriptors come along: a UDP socket, whose address becomes that of the rail, and the
-    /// file of the memory for frames.
+    /// Queues of a device, a UDP port and memory for frames.
     Open(Wanted),
 }
 
@@ -99,7 +101,9 @@ pub enum Request {
 pub struct Wanted {
     /// The device.
     pub device: Name,
-    /// How to attach the program; `None`: as the device can.
+    /// The address that the rail receives on; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// How the program has to be attached; `None`: as the helper does it.
     pub attach: Option<Attach>,
     /// Queues to give, not fewer.
     pub queues_min: u8,
@@ -109,6 +113,8 @@ pub struct Wanted {
     pub wire_bytes_max: u32,
     /// Bytes of a chunk of the memory.
     pub chunk_bytes: u32,
+    /// Bytes of the memory.
+    pub memory_bytes: u32,
 }
 
 impl Request {
@@ -126,10 +132,22 @@ impl Request {
                 bytes[8..12].copy_from_slice(&wanted.wire_bytes_max.to_le_bytes());
                 bytes[12..16].copy_from_slice(&wanted.chunk_bytes.to_le_bytes());
                 (bytes[16], bytes[17]) = (wanted.queues_min, wanted.queues_max);
+                bytes[18..20].copy_from_slice(&wanted.address.port().to_le_bytes());
+                match wanted.address.ip() {
+                    IpAddr::V4(ip) => {
+                        bytes[20] = 4;
+                        bytes[40..44].copy_from_slice(&ip.octets());
+                    }
+                    IpAddr::V6(ip) => {
+                        bytes[20] = 6;
+                        bytes[40..56].copy_from_slice(&ip.octets());
+                    }
+                }
+                bytes[56..60].copy_from_slice(&wanted.memory_bytes.to_le_bytes());
                 &wanted.device
             }
         };
-        bytes[24..].copy_from_slice(&device.0);
+        bytes[24..40].copy_from_slice(&device.0);
         bytes
     }
 
@@ -139,14 +157,16 @@ impl Request {
     /// [`Malformed`].
     pub fn parse(bytes: &[u8]) -> Result<Request, Malformed> {
         let bytes: &[u8; REQUEST_BYTES] = begin(bytes)?;
-        zero("what is unused", &bytes[18..24])?;
-        let name = &bytes[24..];
+        zero("what is unused", &bytes[21..24])?;
+        zero("what is unused", &bytes[60..])?;
+        let name = &bytes[24..40];
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         zero("the end of the device's name", &name[end..])?;
         let device = core::str::from_utf8(&name[..end]).ok().and_then(Name::new);
         let device = device.ok_or(Malformed::Field { name: "device", found: u64::from(name[0]) })?;
         if bytes[6] == 0 {
             zero("what a probe has no use for", &bytes[7..24])?;
+            zero("what a probe has no use for", &bytes[40..])?;
             return Ok(Request::Probe { device });
         }
         let field = |name, is_right: bool, found: u64| {
@@ -155,11 +175,13 @@ impl Request {
         field("kind", bytes[6] == 1, bytes[6].into())?;
         let wanted = Wanted {
             device,
+            address: SocketAddr::new(ip_of(bytes)?, u16::from_le_bytes([bytes[18], bytes[19]])),
             attach: attach_of(bytes[7])?,
             queues_min: bytes[16],
             queues_max: bytes[17],
             wire_bytes_max: number(bytes, 8),
             chunk_bytes: number(bytes, 12),
+            memory_bytes: number(bytes, 56),
         };
         field("queues", usize::from(wanted.queues_max) <= XDP_QUEUES_MAX, wanted.queues_max.into())?;
         let least = wanted.queues_min >= 1 && wanted.queues_min <= wanted.queues_max;
@@ -167,6 +189,9 @@ impl Request {
         field("bytes of a chunk", [2048, 4096].contains(&wanted.chunk_bytes), wanted.chunk_bytes.into())?;
         let longest = (64..=u32::from(u16::MAX)).contains(&wanted.wire_bytes_max);
         field("bytes of a frame", longest, wanted.wire_bytes_max.into())?;
+        let memory = usize::try_from(wanted.memory_bytes).unwrap_or(usize::MAX);
+        let in_chunks = memory > 0 && wanted.memory_bytes.is_multiple_of(wanted.chunk_bytes);
+        field("bytes of memory", in_chunks && memory <= MEMORY_BYTES_MAX, wanted.memory_bytes.into())?;
         Ok(Request::Open(wanted))
     }
 }
@@ -176,7 +201,7 @@ impl Request {
 pub enum Answer {
     /// To a probe: it would be served.
     Would,
-    /// A bound socket for each of these queues comes along.
+    /// Descriptors come along: the bound UDP socket, the file of the memory for frames, and a bound AF_XDP socket for each of these queues.
     Given {
         /// How the program is attached.
         attach: Attach,
@@ -186,66 +211,6 @@ pub enum Answer {
     /// Nothing is given.
     Refused(Refusal),
 }
-
-/// Why the helper gives nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// The user is not among those that are served.
-    #[error("this user is not among those that it serves (--uid of `stillwire nic-helper`)")]
-    User,
-    /// The device is not among those that are served.
-    #[error("the device is not among those that it serves (--interface of `stillwire nic-helper`)")]
-    Device,
-    /// The message is no request of this version.
-    #[error("it does not understand the request: is it of another version of stillwire?")]
-    Request,
-    /// The socket that came along is none whose frames may be taken.
-    #[error(
-        "the rail's own socket is not one of UDP that is bound to an address of the device, in the network namespace of the helper"
-    )]
-    Address,
-    /// Another rail has the address.
-    #[error("another rail has this address and port already")]
-    Port,
-    /// The file that came along is none of memory, or too long.
-    #[error("the memory sent along is not a sealed memory file of at most {max} bytes", max = super::MEMORY_BYTES_MAX)]
-    Memory,
-    /// Too few queues are left.
-    #[error(
-        "other rails have the queues of the device that it has ({left} left of {all}); each rail takes one at least"
-    )]
-    Queues {
-        /// Free queues.
-        left: u32,
-        /// Queues of the device.
-        all: u32,
-    },
-    /// The program is attached to the device in the other way, for others.
-    #[error("the program is attached to the device already, in another mode than requested")]
-    Attached,
-    /// It serves as many as it can.
-    #[error("it serves as many rails as it can")]
-    Full,
-    /// The system.
-    #[error("{operation} failed there ({errno})")]
-    Failed {
-        /// The step.
-        operation: Operation,
-        /// The system's error.
-        errno: Errno,
-    },
-}
-
-/// The steps that can fail there, by number.
-const STEPS: [Operation; 7] = [
-    Operation::FindDevice,
-    Operation::OpenSocket,
-    Operation::RegisterFrames,
-    Operation::MapRings,
-    Operation::LoadProgram,
-    Operation::AttachProgram,
-    Operation::BindQueue,
-];
 
 impl Answer {
     /// As bytes.
@@ -264,7 +229,7 @@ impl Answer {
                     to.copy_from_slice(&queue.to_le_bytes());
                 }
             }
-            Answer::Refused(refusal) => bytes[6..24].copy_from_slice(&refusal.emit()),
+            Answer::Refused(refusal) => bytes[6..6 + REFUSAL_BYTES].copy_from_slice(&refusal.emit()),
         }
         bytes
     }
@@ -294,70 +259,12 @@ impl Answer {
                 })
             }
             _ => {
-                zero("what is unused", &bytes[24..])?;
-                Refusal::parse(bytes).map(Answer::Refused)
+                let mut refusal = [0; REFUSAL_BYTES];
+                refusal.copy_from_slice(&bytes[6..6 + REFUSAL_BYTES]);
+                zero("what is unused", &bytes[6 + REFUSAL_BYTES..])?;
+                Refusal::parse(&refusal).map(Answer::Refused)
             }
         }
-    }
-}
-
-impl Refusal {
-    /// Number, step, two unused bytes, the system's error, two numbers.
-    fn emit(self) -> [u8; 18] {
-        let mut bytes = [0; 18];
-        bytes[0] = match self {
-            Refusal::User => 2,
-            Refusal::Device => 3,
-            Refusal::Request => 4,
-            Refusal::Address => 5,
-            Refusal::Port => 6,
-            Refusal::Memory => 7,
-            Refusal::Queues { .. } => 8,
-            Refusal::Attached => 9,
-            Refusal::Full => 10,
-            Refusal::Failed { .. } => 11,
-        };
-        match self {
-            Refusal::Queues { left, all } => {
-                bytes[10..14].copy_from_slice(&left.to_le_bytes());
-                bytes[14..].copy_from_slice(&all.to_le_bytes());
-            }
-            Refusal::Failed { operation, errno } => {
-                let step = STEPS.iter().position(|step| *step == operation).unwrap_or(STEPS.len());
-                bytes[1] = u8::try_from(step).unwrap_or(u8::MAX);
-                bytes[2..6].copy_from_slice(&errno.0.to_le_bytes());
-            }
-            _ => {}
-        }
-        bytes
-    }
-
-    fn parse(bytes: &[u8; ANSWER_BYTES]) -> Result<Refusal, Malformed> {
-        if bytes[6] != 11 {
-            zero("what is unused", &bytes[7..16])?;
-        }
-        if bytes[6] != 8 {
-            zero("what is unused", &bytes[16..24])?;
-        }
-        Ok(match bytes[6] {
-            2 => Refusal::User,
-            3 => Refusal::Device,
-            4 => Refusal::Request,
-            5 => Refusal::Address,
-            6 => Refusal::Port,
-            7 => Refusal::Memory,
-            8 => Refusal::Queues { left: number(bytes, 16), all: number(bytes, 20) },
-            9 => Refusal::Attached,
-            10 => Refusal::Full,
-            11 => {
-                zero("what is unused", &bytes[12..16])?;
-                let operation = STEPS.get(usize::from(bytes[7]));
-                let operation =
-                    *operation.ok_or(Malformed::Field { name: "step", found: bytes[7].into() })?;
-                Refusal::Failed { operation, errno: Errno(number(bytes, 8).cast_signed()) }
-            }
-            found => return Err(Malformed::Field { name: "answer", found: found.into() }),
-        })
     }
 }
 
@@ -373,15 +280,29 @@ fn begin<const BYTES: usize>(bytes: &[u8]) -> Result<&[u8; BYTES], Malformed> {
     }
 }
 
-fn zero(name: &'static str, bytes: &[u8]) -> Result<(), Malformed> {
+pub(super) fn zero(name: &'static str, bytes: &[u8]) -> Result<(), Malformed> {
     match bytes.iter().find(|byte| **byte != 0) {
         None => Ok(()),
         Some(found) => Err(Malformed::Field { name, found: u64::from(*found) }),
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The address of a request; what its family has no use for is zero.
+fn ip_of(bytes: &[u8; REQUEST_BYTES]) -> Result<IpAddr, Malformed> {
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&bytes[40..56]);
+    match bytes[20] {
+        4 => {
+            zero("the end of the address", &octets[4..])?;
+            Ok(IpAddr::from([octets[0], octets[1], octets[2], octets[3]]))
+        }
+        6 => Ok(IpAddr::from(octets)),
+        found => Err(Malformed::Field { name: "family", found: found.into() }),
+    }
 }
 
 fn attach_number(attach: Option<Attach>) -> u8 {
@@ -407,34 +328,47 @@ mod tests {
 
     /// One of each kind.
     fn answers() -> Vec<Answer> {
-        let refusals = [
-            Refusal::User,
-            Refusal::Device,
-            Refusal::Request,
-            Refusal::Address,
-            Refusal::Port,
-            Refusal::Memory,
-            Refusal::Queues { left: 1, all: 4 },
-            Refusal::Attached,
-            Refusal::Full,
-            Refusal::Failed { operation: Operation::BindQueue, errno: Errno(16) },
-        ];
         let given = [vec![0], vec![3, 1, 2], (0..16).collect()];
         let given = given.map(|queues| Answer::Given { attach: Attach::Generic, queues });
-        [Answer::Would].into_iter().chain(given).chain(refusals.map(Answer::Refused)).collect()
+        [Answer::Would]
+            .into_iter()
+            .chain(given)
+            .chain(crate::xdp::helper::refusal::tests::one_of_each().map(Answer::Refused))
+            .collect()
     }
 
-    fn requests() -> [Request; 2] {
+    fn requests() -> [Request; 3] {
         let device = Name::new("eth0").expect("a name");
         let wanted = Wanted {
             device,
+            address: "10.0.0.1:4000".parse().expect("an address"),
             attach: Some(Attach::Native),
             queues_min: 1,
             queues_max: 4,
             wire_bytes_max: 1514,
             chunk_bytes: 2048,
+            memory_bytes: 2048 * 1280,
         };
-        [Request::Probe { device }, Request::Open(wanted)]
+        let v6 = Wanted { address: "[fd00::1:2]:0".parse().expect("an address"), ..wanted };
+        [Request::Probe { device }, Request::Open(wanted), Request::Open(v6)]
+    }
+
+    /// No number in a request has the helper allocate more than its bounds.
+    #[test]
+    fn hostile_lengths_are_refused() {
+        let bytes = requests()[1].emit();
+        for (at, hostile) in
+            [(8, u32::MAX), (12, u32::MAX), (12, 0), (56, 0), (56, u32::MAX), (56, 2047), (56, 1 << 26)]
+        {
+            let mut bytes = bytes;
+            bytes[at..at + 4].copy_from_slice(&hostile.to_le_bytes());
+            assert!(matches!(Request::parse(&bytes), Err(Malformed::Field { .. })), "{hostile} at {at}");
+        }
+        for (at, hostile) in [(16, 0), (17, 17), (17, 255), (20, 5)] {
+            let mut bytes = bytes;
+            bytes[at] = hostile;
+            assert!(matches!(Request::parse(&bytes), Err(Malformed::Field { .. })), "{hostile} at {at}");
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Bridged {
             ip(&format!("addr add {address}/{bits} dev eth0")).expect("an address");
             ip("link set eth0 up").expect("the device");
             made.send(()).expect("the bridge's thread");
-            let helper = by_helper.then(Serving::start);
+            let helper = by_helper.then(|| Serving::start(attach));
             let rights =
                 helper.as_ref().map_or(Rights::Own, |helper| Rights::Helper(helper.path().to_path_buf()));
             let bind = SocketAddr::new(address, 0);

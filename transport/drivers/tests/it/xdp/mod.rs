@@ -3,6 +3,7 @@
 
 mod bridged;
 mod helper;
+mod helper_attacks;
 mod long;
 mod packs;
 mod queues;

@@ -10,8 +10,13 @@ pub(crate) const NOBODY: u32 = 65534;
 
 /// Makes this thread one of a user without rights.
 pub(crate) fn give_up_rights() {
+    become_user(NOBODY);
+}
+
+/// Makes this thread one of that user, without rights.
+pub(crate) fn become_user(uid: u32) {
     // SAFETY: changes the user of this thread alone, unlike the C library's function.
-    let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
     assert_eq!(changed, 0, "setresuid");
     let missing = drivers::xdp::check_capabilities();
     assert!(matches!(missing, Err(DriverError::CapabilityMissing { .. })), "{missing:?}");
