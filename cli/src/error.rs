@@ -78,6 +78,10 @@ pub(crate) enum CliError {
     OutputName { path: PathBuf },
     #[error("{place}: expected a key of 64 hexadecimal digits; `openssl rand -hex 32` makes one")]
     NoKey { place: String },
+    #[error(
+        "the key file {path} belongs to user {owner} and has mode {mode:04o}: other users can read the key. Run `chmod 600 {path}`; if one of them may have read it, make a new key"
+    )]
+    KeyExposed { path: PathBuf, owner: u32, mode: u32 },
     #[error("stopped; no unfinished file is left")]
     Stopped,
     #[error(

@@ -46,7 +46,7 @@ pub enum KeyError {
     },
     /// Another user owns it, or could read it.
     #[error(
-        "{} belongs to user {owner} and has mode {mode:o}; the key needs user {user} and mode {expected:o}: remove it, or set {KEY_FILE_VARIABLE}",
+        "{0} belongs to user {owner} and has mode {mode:o}; the key needs user {user} and mode {expected:o}: run `chmod {expected:o} {0}` if it is yours, remove it, or set {KEY_FILE_VARIABLE}",
         .path.display()
     )]
     Exposed {

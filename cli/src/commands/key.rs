@@ -1,6 +1,9 @@
 //! The key of encrypted files: deltas, and copies of generations.
 
-use std::path::PathBuf;
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use launcher::Encryption;
@@ -28,10 +31,12 @@ impl KeyArgument {
     pub(crate) fn key(&self) -> Result<Option<Key>, CliError> {
         let (place, text) = match &self.key_file {
             Some(path) => {
-                let read = std::fs::read(path);
                 let expected = "64 hexadecimal digits";
-                let bytes =
-                    read.map_err(|error| LauncherError::File { path: path.clone(), error, expected })?;
+                let failed = |error| LauncherError::File { path: path.clone(), error, expected };
+                let mut file = File::open(path).map_err(failed)?;
+                check(path, &file.metadata().map_err(failed)?)?;
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).map_err(failed)?;
                 (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned())
             }
             None => match std::env::var(KEY_VARIABLE) {
@@ -70,6 +75,15 @@ impl KeyArgument {
         let Some(key) = self.key()? else { return Ok(None) };
         Ok(Some(Sealing::new(key, salt()?)))
     }
+}
+
+/// Refuses a file that others can read. The answer is about the open file; a pipe, such as of `<(command)`, has no name for others.
+fn check(path: &Path, found: &Metadata) -> Result<(), CliError> {
+    let mode = found.mode() & 0o7777;
+    if found.is_file() && mode & 0o077 != 0 {
+        return Err(CliError::KeyExposed { path: path.to_owned(), owner: found.uid(), mode });
+    }
+    Ok(())
 }
 
 /// By which people and job files name a key.

@@ -8,7 +8,7 @@ use crate::support::namespaces::{Host, enter, tool};
 use crate::support::programs::{library, steps, sum};
 use crate::support::threads::Still;
 use crate::support::{
-    Done, Place, Running, children_of, done, keepers, signal, stillwire, verified, wait_until,
+    Done, Place, Running, children_of, done, keepers, signal, stillwire, verified, wait_until, write_key,
 };
 
 const HOSTS: &str = "a:2@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3";
@@ -387,7 +387,7 @@ fn the_key_goes_to_the_keepers_and_without_it_nothing_is_brought() {
     let hosts = Hosts::new();
     let key = |name: &str, digits: &str| {
         let path = hosts.place.folder.path().join(name);
-        fs::write(&path, digits.repeat(32)).expect("a file can be written");
+        write_key(&path, &digits.repeat(32));
         text(&path)
     };
     let (key, other) = (key("key", "0f"), key("other", "1e"));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::support::threads::Still;
-use crate::support::{Done, Place, Running, done, flip, stillwire, verified, wait_until};
+use crate::support::{Done, Place, Running, done, flip, stillwire, verified, wait_until, write_key};
 use serde_json::Value;
 
 /// The shared directory.
@@ -18,7 +18,7 @@ fn shared(place: &Place) -> String {
 
 fn key_file(place: &Place, name: &str, digits: &str) -> String {
     let path = place.folder.path().join(name);
-    fs::write(&path, digits.repeat(32)).expect("a file can be written");
+    write_key(&path, &digits.repeat(32));
     path.display().to_string()
 }
 

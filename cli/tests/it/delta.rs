@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
-use crate::support::{Done, PATIENCE, done, flip, stillwire};
+use crate::support::{Done, PATIENCE, done, flip, stillwire, write_key};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -132,14 +133,20 @@ fn files_that_the_caller_names() {
 fn encrypted_files() {
     let folder = Folder::new();
     folder.write("file", &b"a secret ".repeat(5_000));
-    folder.write("key", format!("{}\n", "0f".repeat(32)).as_bytes());
-    folder.write("other", "1f".repeat(32).as_bytes());
-    folder.write("short", b"0f0f");
+    let keys =
+        [("key", format!("{}\n", "0f".repeat(32))), ("other", "1f".repeat(32)), ("short", "0f0f".into())];
+    keys.iter().for_each(|(name, text)| write_key(&folder.path(name), text));
     folder.succeeds("make file --to delta --compress none --key-file key");
     assert!(!folder.read("delta").windows(8).any(|bytes| bytes == b"a secret"));
     folder.fails("apply delta --to x --key-file other", &["wrong key"]);
     folder.fails("apply delta --to x", &["encrypted", "no key was given"]);
     folder.fails("apply delta --to x --key-file short", &["short", "64 hexadecimal digits"]);
+    for mode in [0o640, 0o604, 0o660] {
+        fs::set_permissions(folder.path("key"), fs::Permissions::from_mode(mode)).expect("it is ours");
+        let found = format!("key belongs to user {} and has mode {mode:04o}", nix::unistd::geteuid());
+        folder.fails("apply delta --to x --key-file key", &[&found, "`chmod 600 key`"]);
+    }
+    fs::set_permissions(folder.path("key"), fs::Permissions::from_mode(0o400)).expect("it is ours");
     folder.succeeds("apply delta --to result --key-file key");
     assert_eq!(folder.read("result"), folder.read("file"));
     let mut by_variable = stillwire(&["delta", "apply", "delta", "--to", "result.variable"]);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::programs::{library, steps, sum};
-use crate::support::{Place, Running, done, flip, stillwire, verified, wait_until};
+use crate::support::{Place, Running, done, flip, stillwire, verified, wait_until, write_key};
 use store::image::ImageReader;
 use store::{Directory, JobDirectory, Key, kinds};
 
@@ -15,7 +15,7 @@ const MARK: (&str, &str) = ("OF_THE_LAUNCHER", "what-is-in-the-memory-of-every-r
 
 fn key_file(place: &Place, name: &str, digits: &str) -> String {
     let path = place.folder.path().join(name);
-    fs::write(&path, digits.repeat(32)).expect("a file can be written");
+    write_key(&path, &digits.repeat(32));
     path.display().to_string()
 }
 

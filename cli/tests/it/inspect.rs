@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Done, Place, done, flip, stillwire, wait_until};
+use crate::support::{Done, Place, done, flip, stillwire, wait_until, write_key};
 use serde_json::Value;
 
 fn inspect(path: &Path, options: &[&str]) -> Done {
@@ -27,7 +27,7 @@ fn delta(place: &Place, words: &str) {
 
 fn key(place: &Place) -> String {
     let path = place.folder.path().join("key");
-    fs::write(&path, "5a".repeat(32)).unwrap();
+    write_key(&path, &"5a".repeat(32));
     path.display().to_string()
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::programs::{library, program};
-use crate::support::{Done, Place, Running, done, signal, stillwire, wait_until};
+use crate::support::{Done, Place, Running, done, signal, stillwire, wait_until, write_key};
 use session::{Protect, Region, Session};
 
 /// A pipe that holds these bytes and then ends.
@@ -253,7 +253,7 @@ fn an_encrypted_job_writes_no_input_on_the_disk() {
     let bytes = numbered(0..20_000);
     let sum = undisturbed(&bytes);
     let key = place.folder.path().join("key");
-    std::fs::write(&key, "7".repeat(64)).unwrap();
+    write_key(&key, &"7".repeat(64));
     let options = ["--encrypt", "--key-file", key.to_str().unwrap()];
     let mut job = reading_job(&place, &options, "300", holding(&bytes));
     job.wait_for("committed");

@@ -98,6 +98,15 @@ impl Done {
     }
 }
 
+/// Writes a key file, as its owner alone may read it.
+pub(crate) fn write_key(path: &Path, text: &str) {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).expect("a file");
+    file.write_all(text.as_bytes()).expect("it is written");
+}
+
 /// A place for a job: its directory, and the file that lets its program end.
 pub(crate) struct Place {
     pub(crate) folder: TempDir,
@@ -114,6 +123,11 @@ impl Place {
 
     pub(crate) fn job_text(&self) -> String {
         self.job().display().to_string()
+    }
+
+    /// The user's state folder, on all hosts that are this one.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
     }
 
     pub(crate) fn enough(&self) -> PathBuf {
@@ -136,14 +150,14 @@ impl Place {
     /// Starts `stillwire run -n 4` of the sort with these options.
     pub(crate) fn run(&self, options: &[&str]) -> Running {
         let mut command = stillwire(&["run", "-n", "4", "--ckpt-dir", &self.job_text()]);
-        command.args(options).arg("--").args(self.sort());
+        command.args(options).arg("--").args(self.sort()).env("XDG_STATE_HOME", self.state());
         Running::start(command)
     }
 
     /// Starts `stillwire restart` of the job with these options.
     pub(crate) fn restart(&self, options: &[&str]) -> Running {
         let mut command = stillwire(&["restart", &self.job_text()]);
-        command.args(options);
+        command.args(options).env("XDG_STATE_HOME", self.state());
         Running::start(command)
     }
 
