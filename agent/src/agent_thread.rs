@@ -18,10 +18,10 @@ use nix::unistd::getpid;
 use session::launch::Launch;
 use session::limits::ENROL_MAX;
 use session::line::Line;
-use store::{Directory, GenerationId, JobDirectory};
+use store::GenerationId;
 
 use crate::error::AgentError;
-use crate::image::{Cut, Images};
+use crate::image::{Cut, ImageDirectory, Images};
 use crate::limits::CHUNK_BYTES;
 use crate::pmi::{Pmi, UNSAVABLE_PMI};
 use crate::ports::{self, FrozenPorts};
@@ -31,7 +31,7 @@ use crate::this_rank::{self, State, ThisRank};
 /// Starts the agent's first life; returns when the launcher has no use for this process any more.
 pub(crate) fn run(
     stream: &UnixStream,
-    directory: JobDirectory<Directory>,
+    directory: ImageDirectory,
     mut pmi: Option<&mut Pmi>,
 ) -> Result<(), AgentError> {
     let mut images = Images::new(directory, stream)?;
@@ -71,7 +71,7 @@ fn revive(
     frozen_ports: FrozenPorts<'_>,
 ) -> Result<(), AgentError> {
     let (launch, line) = read_launch(stream)?;
-    images.look_in(&launch)?;
+    images.look_in(&launch);
     if let Some(generation) = launch.restore {
         frozen_ports.compare(&images.ports_of(generation, launch.rank)?)?;
     }

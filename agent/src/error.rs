@@ -1,7 +1,5 @@
 //! Why a process is no rank that can be saved, or cannot be restored.
 
-use std::path::PathBuf;
-
 use session::launch::LaunchError;
 use store::StoreError;
 
@@ -22,8 +20,6 @@ pub(crate) enum AgentError {
     Store(#[from] StoreError),
     #[error(transparent)]
     State(#[from] process::state::DecodeError),
-    #[error("{}: {source}", path.display())]
-    Image { path: PathBuf, source: std::io::Error },
     #[error("no memory for the pages of the encrypted image: {source}")]
     Memory { source: std::io::Error },
     #[error("ports cannot be stopped: {0}")]

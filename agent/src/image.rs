@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use ckpt_glue::control::{CutStatistics, NoImageReason, Reason};
@@ -16,10 +17,10 @@ use process::state::{self, Places, Unchanged};
 use session::input;
 use session::launch::Launch;
 use store::checksum::Checksum;
-use store::image::{Base, SectionSeal};
+use store::image::{Base, ImageKey, SectionSeal};
 use store::storage::{DirectoryFile, Limit};
 use store::{Directory, GenerationId, ImageWriter, JobDirectory, Section, StoreError, kinds};
-use transport::{Epoch, PortId, Rank};
+use transport::{Epoch, JobId, PortId, Rank};
 
 use crate::choice::{Choice, PAGE_BYTES, Plan};
 use crate::error::AgentError;
@@ -122,14 +123,26 @@ fn outside() -> Option<Outside> {
     Some(Outside { folder: host::processes().into(), own_id: host::own_id().ok()? })
 }
 
-/// The job's directory, as the launcher names it.
-pub(crate) fn open_directory(launch: &Launch) -> Result<JobDirectory<Directory>, AgentError> {
-    let storage = Directory::open(launch.directory.clone()).map_err(StoreError::from)?;
-    Ok(JobDirectory::attach(storage, launch.job).encrypted(launch.image_key()))
+/// Where the rank's images lie, as the launcher names it. It is opened for each use, and checked: while the process is captured it must not be open, for
+/// that would be one of the process's own descriptors.
+pub(crate) struct ImageDirectory {
+    path: PathBuf,
+    job: JobId,
+    key: Option<ImageKey>,
+}
+
+impl ImageDirectory {
+    pub(crate) fn of(launch: &Launch) -> ImageDirectory {
+        ImageDirectory { path: launch.directory.clone(), job: launch.job, key: launch.image_key() }
+    }
+
+    pub(crate) fn open(&self) -> Result<JobDirectory<Directory>, StoreError> {
+        Ok(JobDirectory::attach(Directory::open(&self.path)?, self.job).encrypted(self.key.clone()))
+    }
 }
 
 pub(crate) struct Images {
-    directory: JobDirectory<Directory>,
+    directory: ImageDirectory,
     line: RawFd,
     /// The program's outputs as it was given them: it may have closed them, or put other files in their
     /// place.
@@ -198,7 +211,7 @@ impl process::Pace for PagesPace {
 }
 
 impl Images {
-    pub(crate) fn new(directory: JobDirectory<Directory>, line: &UnixStream) -> Result<Images, AgentError> {
+    pub(crate) fn new(directory: ImageDirectory, line: &UnixStream) -> Result<Images, AgentError> {
         let own = |(name, number): (&str, RawFd)| {
             // SAFETY: borrowed for a duplicate; fails if the launcher has given none.
             let output = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
@@ -262,16 +275,18 @@ impl Images {
         if let Some(port) = ports::nameless(endpoints, rank) {
             return Err(TakeError::Nameless { port });
         }
-        self.directory.begin_generation(generation)?;
-        let mut writer = core::mem::ManuallyDrop::new(self.directory.begin_image(generation, rank)?);
+        let mut directory = self.directory.open()?;
+        directory.begin_generation(generation)?;
+        let mut writer = core::mem::ManuallyDrop::new(directory.begin_image(generation, rank)?);
         let declared = self.declared(&System::of(endpoints));
-        let mut plan = self.choice.plan(&mut self.directory, (generation, rank), &declared);
+        let mut plan = self.choice.plan(&mut directory, (generation, rank), &declared);
         plan.disk_bytes_per_s = launch.disk_bytes_per_s;
-        let taken = self.capture(&mut writer, generation.epoch, endpoints, &plan);
+        let taken = self.capture(directory, &mut writer, generation.epoch, endpoints, &plan);
         let is_delta = matches!(&taken, Ok(Half::Captured { captured, .. }) if captured.is_delta());
         if !is_delta && !matches!(taken, Ok(Half::Restored(_))) && plan.base.take().is_some() {
             // Files that cannot be removed are collected with their generation.
-            let _ = self.directory.unlink_base(generation, rank);
+            let unlink = |mut directory: JobDirectory<Directory>| directory.unlink_base(generation, rank);
+            let _ = self.directory.open().map(unlink);
         }
         match taken {
             Ok(Half::Captured { captured, offset, ports, freeze, dump, thaw }) => {
@@ -301,7 +316,7 @@ impl Images {
             Ok(Half::Restored(frozen_ports)) => Ok(Attempt::Restored(frozen_ports)),
             Err(error) => {
                 // The first error is the informative one.
-                let _ = core::mem::ManuallyDrop::into_inner(writer).abandon(self.directory.storage());
+                self.abandon(core::mem::ManuallyDrop::into_inner(writer));
                 Err(error)
             }
         }
@@ -377,12 +392,14 @@ impl Images {
 
     fn capture<'a>(
         &mut self,
+        mut directory: JobDirectory<Directory>,
         writer: &mut ImageWriter<DirectoryFile>,
         epoch: Epoch,
         endpoints: &'a [Endpoint],
         plan: &Plan,
     ) -> Result<Half<'a>, TakeError> {
-        let offset = writer.begin_outside(self.directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
+        let offset = writer.begin_outside(directory.storage(), state::PAGES_KIND, state::VERSION, 0)?;
+        drop(directory);
         let (prepared, mut frozen_ports) = self.freeze(writer, endpoints, plan)?;
         let frozen = Instant::now();
         // R2: the state in the image has the new epoch.
@@ -402,15 +419,15 @@ impl Images {
     }
 
     /// The job's directory may have been moved since this process was saved.
-    pub(crate) fn look_in(&mut self, launch: &Launch) -> Result<(), AgentError> {
-        self.directory = open_directory(launch)?;
-        Ok(())
+    pub(crate) fn look_in(&mut self, launch: &Launch) {
+        self.directory = ImageDirectory::of(launch);
     }
 
     /// The ports of an image that has been restored.
     pub(crate) fn ports_of(&mut self, generation: GenerationId, rank: Rank) -> Result<Vec<Dump>, AgentError> {
-        let reader = self.directory.open_committed_image(generation, rank)?;
-        let storage = self.directory.storage();
+        let mut directory = self.directory.open()?;
+        let reader = directory.open_committed_image(generation, rank)?;
+        let storage = directory.storage();
         let sections = (0u32..).zip(reader.entries()).filter(|(_, entry)| entry.kind == kinds::PORT);
         let ports = sections.map(|(number, entry)| {
             Ok(Dump { port: PortId(entry.id), section: reader.read_section(storage, number)? })
@@ -471,7 +488,8 @@ impl Images {
         let Writing { generation, mut writer, captured, plan, ports, last, .. } = writing;
         let (mode, pause) = (captured.mode(), captured.pause());
         let is_encrypted = writer.section_seal().is_some();
-        let storage = self.directory.storage();
+        let mut directory = self.directory.open()?;
+        let storage = directory.storage();
         let written = copied.and_then(|()| captured.finish()).map_err(TakeError::from).and_then(|image| {
             writer.end_outside(storage, image.pages_bytes, image.pages_sum)?;
             self.choice.captured(&plan, mode, &pause, image.pages_bytes);
@@ -525,9 +543,13 @@ impl Images {
     pub(crate) fn cancel(&mut self, epoch: Epoch) {
         if let Some(writing) = self.writing.take_if(|writing| writing.generation.epoch == epoch) {
             writing.captured.cancel();
-            // Files that cannot be removed are collected with their generation.
-            let _ = writing.writer.abandon(self.directory.storage());
+            self.abandon(writing.writer);
         }
+    }
+
+    fn abandon(&self, writer: ImageWriter<DirectoryFile>) {
+        // Files that cannot be removed are collected with their generation.
+        let _ = self.directory.open().and_then(|mut directory| writer.abandon(directory.storage()));
     }
 
     /// Why there is no image, for people, if that has not been asked before.

@@ -13,13 +13,13 @@ use process::files::Policy;
 use process::restore::{Ids, Pages};
 use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, Unchanged};
-use store::{Directory, GenerationId, ImageReader, JobDirectory, kinds};
+use store::{Directory, GenerationId, ImageReader, JobDirectory, StoreError, kinds};
 
 use crate::agent_thread;
 use crate::choice::PAGE_BYTES;
 use crate::decrypted_pages;
 use crate::error::AgentError;
-use crate::image::{handed_in, open_directory};
+use crate::image::{ImageDirectory, handed_in};
 use crate::limits::SETTLED_AFTER;
 use crate::pmi::Pmi;
 use crate::rank_slot::RankSlot;
@@ -55,8 +55,9 @@ pub fn enter() {
 }
 
 fn begin(slot: RankSlot) -> Result<(), AgentError> {
-    let mut directory = open_directory(&slot.launch)?;
+    let directory = ImageDirectory::of(&slot.launch);
     if let Some(generation) = slot.launch.restore {
+        let mut directory = directory.open()?;
         let reader = directory.open_committed_image(generation, slot.launch.rank)?;
         if reader.find(kinds::PROCESS).is_err() {
             // The program, which a script has started, declared its state, and will read it.
@@ -144,9 +145,8 @@ fn pages(
     if pages.is_encrypted() {
         return Ok((decrypted_pages::decrypt(directory.storage(), reader, number, &wanted(pages.bytes))?, 0));
     }
-    let path = directory.storage().root().join(reader.path());
-    let file = File::open(&path).map_err(|source| AgentError::Image { path, source })?;
-    Ok((file, pages.offset))
+    let file = directory.storage().open_file(reader.path()).map_err(StoreError::from)?;
+    Ok((file.into_file(), pages.offset))
 }
 
 /// The base of a delta.

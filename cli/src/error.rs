@@ -223,5 +223,6 @@ through_launcher!(
     LayoutError,
     ConfigError,
     copies::CopyError,
-    drivers::RailsError
+    drivers::RailsError,
+    launcher::nodes::NoState
 );

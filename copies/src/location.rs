@@ -136,7 +136,9 @@ impl CopyLocation {
     #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "object stores alone need it"))]
     pub fn open_with(&self, environment: &Environment) -> Result<Box<dyn Target>, StorageError> {
         match self {
-            CopyLocation::Folder(path) => Ok(Box::new(Folder::new(Directory::open(path)?, self.to_string()))),
+            CopyLocation::Folder(path) => {
+                Ok(Box::new(Folder::new(Directory::open_shared(path)?, self.to_string())))
+            }
             #[cfg(feature = "s3")]
             CopyLocation::Objects { bucket, prefix } => {
                 Ok(Box::new(crate::objects::Objects::s3(bucket, prefix, environment)?))

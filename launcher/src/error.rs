@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
+use store::storage::Exposure;
 use store::{GenerationId, StorageError, StoreError};
 
+use crate::nodes::NoState;
 use crate::nodes::lives::Divergence;
 
 /// Why a job cannot be started, or goes no further.
@@ -23,6 +25,8 @@ pub enum LauncherError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    #[error(transparent)]
+    NoState(#[from] NoState),
     #[error(
         "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or set STILLWIRE_PROVIDER to its path"
     )]
@@ -103,13 +107,18 @@ pub enum LauncherError {
     #[error(
         "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
-    NodeAhead { host: String, path: PathBuf, life: transport::Life, job: PathBuf },
+    NodeAhead { host: String, path: String, life: transport::Life, job: PathBuf },
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(
-        "{path} belongs to another user, or other users may enter it; expected a folder of yours with mode 0700: remove it, or set XDG_RUNTIME_DIR"
+        "other users may enter {path}; expected a folder of yours with mode 0700: run `chmod 700 {path}`, remove it, or set XDG_RUNTIME_DIR"
     )]
     RegistryNotOurs { path: PathBuf },
+    #[error(
+        "{path} cannot hold the sockets of running jobs: {exposure}. Set XDG_RUNTIME_DIR to a directory of your own{}",
+        exposure.cure()
+    )]
+    RegistryExposed { path: PathBuf, exposure: Exposure },
     #[error("no running job has an id that begins with `{name}`; `stillwire ps` lists those that run")]
     NoSuchJob { name: String },
     #[error("{found} running jobs have ids that begin with `{name}`; give more digits")]

@@ -74,7 +74,7 @@ pub use guard::watch as guard_node;
 pub use keeper::keep as keep_node;
 pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
-pub use nodes::{OwnDirectories, Repairs};
+pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
 pub use process::{Program, end_with_launcher, non_blocking};
 pub use version::VERSION;
@@ -212,9 +212,11 @@ impl Plan {
         self.own_directories.is_some() && self.nodes.iter().any(|node| node.host.is_some())
     }
 
-    /// Where the images of a node lie.
-    fn directory_of(&self, node: NodeIndex) -> PathBuf {
-        self.own_directories.as_ref().map_or_else(|| self.directory.clone(), |own| own.of(node))
+    /// Where the images of a node lie, for people.
+    fn directory_words(&self, node: NodeIndex) -> String {
+        self.own_directories
+            .as_ref()
+            .map_or_else(|| self.directory.display().to_string(), |own| own.words(node))
     }
 }
 

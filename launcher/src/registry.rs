@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
+use store::{Directory, StorageError};
 use transport::JobId;
 
 use super::Plan;
@@ -123,10 +124,16 @@ pub fn runtime_directory() -> Result<PathBuf, LauncherError> {
         Some(root) if root.is_absolute() && root.is_dir() => root.join("stillwire"),
         _ => PathBuf::from(format!("/tmp/stillwire-{}", geteuid())),
     };
-    make(&root)?;
+    match Directory::create(&root) {
+        Ok(_) => {}
+        Err(StorageError::Exposed { exposure, .. }) => {
+            return Err(LauncherError::RegistryExposed { path: root, exposure });
+        }
+        Err(error) => return Err(error.into()),
+    }
     let failed = |error| LauncherError::Registry { path: root.clone(), error };
-    let found = fs::symlink_metadata(&root).map_err(failed)?;
-    if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
+    // The path leads to the directory that was checked: only we and root can change that.
+    if fs::metadata(&root).map_err(failed)?.mode() & 0o077 != 0 {
         return Err(LauncherError::RegistryNotOurs { path: root });
     }
     Ok(root)

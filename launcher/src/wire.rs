@@ -26,6 +26,7 @@ use transport::Life;
 
 use super::flush::wire::PartRequest;
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
+use super::nodes::NodeRoot;
 use super::nodes::wire::{Membership, NodeDone, NodeTask};
 use super::terminal::{Size, TerminalSpec};
 use super::version::VERSION;
@@ -70,8 +71,10 @@ pub(crate) struct Begin {
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// The environment below that; `None`: the keeper's own.
     pub(crate) inherited: Option<Vec<(OsString, OsString)>>,
-    /// Where images lie.
+    /// The job's directory, if this host has it.
     pub(crate) directory: OsString,
+    /// Where the nodes' own directories lie, in which images are; `None`: images lie in the job's.
+    pub(crate) node_root: Option<NodeRoot>,
     pub(crate) bind: SocketAddr,
     /// This node on its other networks.
     pub(crate) further: Vec<IpAddr>,
@@ -82,10 +85,8 @@ pub(crate) struct Begin {
     /// The MPI library that programs get in place of their own.
     pub(crate) replacement: Option<Replacement>,
     pub(crate) saves_processes: bool,
-    /// `directory` is the node's own; the job's lies elsewhere.
+    /// The node's part in protecting images, if it has a directory of its own.
     pub(crate) own: Option<Membership>,
-    /// The job's directory, if this host has it.
-    pub(crate) records: OsString,
     /// Restored processes and their threads get the ids that they had.
     pub(crate) keeps_ids: bool,
     /// The key with which images are encrypted, if they are.

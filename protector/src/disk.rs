@@ -156,6 +156,10 @@ impl Disk {
         if self.work.is_ended() {
             return Err(StorageError::Ended);
         }
+        if self.directory.is_removed() {
+            // The node has lost it, and has got another one in its place.
+            self.directory = Directory::open(self.directory.root())?;
+        }
         act(&mut self.directory)
     }
 }

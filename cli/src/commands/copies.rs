@@ -244,7 +244,7 @@ fn bring_copy(
         }
         made => made?,
     };
-    let own = protection::own_root(&file, path);
+    let own = protection::own_root(&file, path).map(|root| root.here()).transpose()?;
     let is_here = protection::is_here(&file);
     if let Some(root) = own.as_ref().filter(|_| is_here) {
         adopt_lives(&mut records, root, job)?;

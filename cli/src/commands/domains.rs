@@ -59,8 +59,8 @@ fn warning(domain: &str, found: &[Exposed<'_>], own: &OwnDirectories, nodes: &[N
 
 #[cfg(test)]
 mod tests {
+    use launcher::NodeRoot;
     use std::net::Ipv4Addr;
-    use std::path::PathBuf;
 
     use super::*;
     use launcher::Addresses;
@@ -82,7 +82,11 @@ mod tests {
     fn reported(scheme: &str, nodes: &[Node], when: When) -> Vec<String> {
         let scheme = scheme.parse().expect("a scheme");
         let groups = groups_over(scheme, nodes).expect("enough nodes");
-        warnings(&OwnDirectories::new(PathBuf::new(), scheme, Budget::default(), groups), nodes, when)
+        warnings(
+            &OwnDirectories::new(NodeRoot::Path("".into()), scheme, Budget::default(), groups),
+            nodes,
+            when,
+        )
     }
 
     #[test]

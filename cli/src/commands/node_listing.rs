@@ -61,6 +61,7 @@ fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, Stor
 /// Unreadable records that the nodes took over from the job: its file, and the decisions of its lives.
 pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>, CliError> {
     let Some(root) = own_root(file, path) else { return Ok(Vec::new()) };
+    let root = root.here()?;
     let mut found = Vec::new();
     for (node, storage) in directories(&root) {
         let storage = match storage {
@@ -92,6 +93,7 @@ pub(crate) fn report(
     committed: &BTreeSet<GenerationId>,
 ) -> Result<Option<NodesReport>, CliError> {
     let Some(root) = own_root(file, path) else { return Ok(None) };
+    let root = root.here()?;
     let mut found: BTreeMap<GenerationId, Vec<(u32, Generation)>> = BTreeMap::new();
     let mut here = Vec::new();
     for (node, storage) in directories(&root) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use launcher::nodes::Budget;
 use launcher::nodes::{groups_by_host, groups_over};
-use launcher::{Node, OwnDirectories, Plan};
+use launcher::{Node, NodeRoot, OwnDirectories, Plan};
 use protector::{Limits, Shape};
 use store::protect::{Group, Scheme};
 use store::{JobFile, Manifest};
@@ -26,7 +26,7 @@ pub(crate) struct ProtectionArguments {
     /// xor: one node of a group may be lost. rs:K+M: M of K+M nodes may be lost. partner: each node keeps a copy of another node's images. With any of these, each node has its own directory, and its ranks stay together in every restart. With none, and without --node-dir, all nodes use the job's directory, which their hosts must share; a restart may then spread ranks differently.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) parity: Option<Scheme>,
-    /// Folder on the nodes' own disks, in which each node writes the images of its ranks [default unless --parity is none: DIR/nodes, with other hosts /var/tmp].
+    /// Folder on the nodes' own disks, in which each node writes the images of its ranks [default unless --parity is none: DIR/nodes; with other hosts stillwire in the user's state folder of each, $XDG_STATE_HOME or ~/.local/state].
     ///
     /// Only this host needs the job's directory then.
     #[arg(long, value_name = "PATH")]
@@ -103,9 +103,6 @@ fn groups(text: &str, scheme: Scheme, nodes: usize) -> Result<Vec<Group>, CliErr
     text.split(';').map(&mut group).collect::<Option<Vec<Group>>>().ok_or_else(wrong)
 }
 
-/// Where nodes have their directories by default if other hosts are among them.
-const NODES_ROOT: &str = "/var/tmp";
-
 /// The folder for those of one machine, in the job's directory.
 const NODES_FOLDER: &str = "nodes";
 
@@ -137,15 +134,18 @@ impl ProtectionArguments {
         if scheme == Scheme::None && self.node_dir.is_none() {
             return Ok(None);
         }
-        let folder = format!("stillwire-{job}");
         let root = match &self.node_dir {
-            Some(given) => std::path::absolute(given)?.join(folder),
-            None if nodes.iter().any(|node| node.host.is_some()) => Path::new(NODES_ROOT).join(folder),
-            None => PathBuf::from(NODES_FOLDER),
+            Some(given) => {
+                // All 128 bits of the job's number: where others may make names, nobody can make this one first.
+                let path = std::path::absolute(given)?.join(format!("stillwire-{job}"));
+                if path.to_str().is_none() {
+                    return Err(CliError::NodeDirectoryName { path });
+                }
+                NodeRoot::Path(path.into())
+            }
+            None if nodes.iter().any(|node| node.host.is_some()) => NodeRoot::State(job.to_string()),
+            None => NodeRoot::Path(NODES_FOLDER.into()),
         };
-        if root.to_str().is_none() {
-            return Err(CliError::NodeDirectoryName { path: root });
-        }
         let budget = Budget { limits: self.encode_budget.unwrap_or_default(), shape: self.shape };
         Ok(Some(OwnDirectories::new(root, scheme, budget, groups_over(scheme, nodes)?)))
     }
@@ -155,8 +155,8 @@ impl ProtectionArguments {
 pub(crate) fn announce(plan: &Plan, when: When, is_saved: bool) {
     let directory = &plan.directory;
     let own = plan.own_directories.as_ref();
-    let elsewhere = own.filter(|own| !own.root.starts_with(directory));
-    let elsewhere = elsewhere.map(|own| format!(", images of each node in {}/NUMBER", own.root.display()));
+    let elsewhere = own.filter(|own| !own.root.is_in(directory));
+    let elsewhere = elsewhere.map(|own| format!(", images of each node in {}/NUMBER", own.root));
     print_message(format_args!(
         "job {}, {} ranks, directory {}{}",
         plan.job,
@@ -212,12 +212,12 @@ pub(crate) fn read(
         Some(text) => groups(text, scheme, nodes.len())?,
         None => groups_by_host(scheme, nodes)?,
     };
-    Ok(Some(OwnDirectories::new(directory.join(root), scheme, budget, groups)))
+    Ok(Some(OwnDirectories::new(NodeRoot::parse(root, directory), scheme, budget, groups)))
 }
 
 /// Where they lie, each named by its node's number.
-pub(crate) fn own_root(file: &JobFile, directory: &Path) -> Option<PathBuf> {
-    file.settings.get(setting::NODE_DIRECTORY).map(|root| directory.join(root))
+pub(crate) fn own_root(file: &JobFile, directory: &Path) -> Option<NodeRoot> {
+    file.settings.get(setting::NODE_DIRECTORY).map(|root| NodeRoot::parse(root, directory))
 }
 
 /// Whether all nodes of a job are on this host, by its file.

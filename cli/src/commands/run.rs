@@ -204,7 +204,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();
     if let Some(own) = &mut plan.own_directories {
-        own.root = place.path.join(&own.root);
+        own.root = own.root.below(&place.path);
     }
     plan.job_file = job_file(&plan).emit();
     if !arguments.quiet {
@@ -427,7 +427,8 @@ fn make_run_directory(arguments: &RunArguments, plan: &Plan) -> Result<RunDirect
     let (path, temporary) = match &arguments.checkpoint.directory {
         Some(directory) => (directory.clone(), false),
         None if wants_checkpoints(arguments) => (PathBuf::from(name), false),
-        None => (temporary_directory(&name)?, true),
+        // Others may make names there: this one has all 128 bits of the job's number, so that nobody makes it first.
+        None => (temporary_directory(&format!("stillwire-{}", plan.job))?, true),
     };
     create_job(path, temporary, plan)
 }
@@ -515,7 +516,7 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         settings.insert(setting::ON_HOST_LOSS.to_owned(), loss.to_owned());
     }
     if let Some(own) = &plan.own_directories {
-        settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.to_string_lossy().into_owned());
+        settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.emit());
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());
         settings
             .extend(protection::groups_text(own.groups()).map(|groups| (setting::GROUPS.to_owned(), groups)));

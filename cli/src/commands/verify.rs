@@ -1,10 +1,10 @@
 //! `verify`: every byte of every generation, wherever this host can read it: in the job's directory, in those of its nodes, in places of copies.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use console::Progress;
-use launcher::node_name;
 use launcher::text;
+use launcher::{NodeRoot, node_name};
 use serde::Serialize;
 use store::describe::{DamageReport, GenerationReport};
 use store::image::ImageKey;
@@ -159,8 +159,7 @@ fn read(
             None => generation.damages.extend(images(directory, &manifest, progress)?),
             Some(root) => {
                 for node in 0..manifest.nodes.len() {
-                    let own = root.join(node.to_string());
-                    let (of_node, damages) = read_node((file, key), own, node, found, &manifest, progress)?;
+                    let (of_node, damages) = read_node((file, key), &root, node, found, &manifest, progress)?;
                     generation.damages.extend(damages);
                     nodes.push(of_node);
                 }
@@ -185,7 +184,7 @@ fn images(
 
 fn read_node(
     (file, key): (&JobFile, Option<&ImageKey>),
-    path: PathBuf,
+    root: &NodeRoot,
     node: usize,
     found: &Generation,
     manifest: &Manifest,
@@ -198,7 +197,7 @@ fn read_node(
     let mut of_node = VerifiedNode {
         node,
         name,
-        directory: path.display().to_string(),
+        directory: format!("{root}/{node}"),
         is_here,
         images,
         committed: false,
@@ -207,6 +206,8 @@ fn read_node(
     if !is_here {
         return Ok((of_node, Vec::new()));
     }
+    let path = root.here()?.join(node.to_string());
+    of_node.directory = path.display().to_string();
     let mut own = match Directory::open(&path) {
         Ok(storage) => JobDirectory::attach(storage, file.job).on_node(number).encrypted(key.cloned()),
         Err(error) => {

@@ -53,7 +53,7 @@ const LONGEST: Duration = Duration::from_secs(45);
 pub(crate) fn demo(arguments: &DemoArguments, json: bool) -> Result<Exit, CliError> {
     let started = Instant::now();
     let job = fresh_job()?;
-    let name = format!("stillwire-demo-{}", &job.to_string()[..8]);
+    let name = format!("stillwire-demo-{job}");
     let directory = match &arguments.keep_dir {
         Some(directory) => directory.clone(),
         None => temporary_directory(&name)?,

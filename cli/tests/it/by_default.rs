@@ -61,30 +61,23 @@ fn a_lost_node_of_several_is_rebuilt() {
     }
 }
 
-/// A folder outside of the test's own.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn hosts_keep_images_on_disks_of_their_own_and_it_is_said_where() {
     let place = Place::new();
     let shell = place.remote_shell("shift; exec \"$@\"");
     let hosts = ["--hosts", "a:2@127.0.0.1,b:2@127.0.0.2", "--remote-shell", &shell];
     let mut job = place.run(&[&SAVED[..], &hosts].concat());
-    let begins = job.wait_for("images of each node in /var/tmp/stillwire-");
-    let (_, root) = begins.split_once("images of each node in ").expect("it was said");
-    let root = Folder(PathBuf::from(root.strip_suffix("/NUMBER").expect("one for each")));
+    let begins = job.wait_for("images of each node in ~/.local/state/stillwire/");
+    let (_, name) = begins.split_once("state/stillwire/").expect("it was said");
+    let name = name.strip_suffix("/NUMBER").expect("one for each");
+    assert_eq!(name.len(), 32, "all of the job's number: {name}");
+    let root = place.state().join("stillwire").join(name);
     // They are one machine.
     job.wait_for("warning: a, b share the disk on which each is to have a directory of its own");
     saved(&mut job);
     let newest = stopped(&place, job);
     assert!(!place.file(&newest, "rank-00000000.image").exists(), "records only");
-    std::fs::remove_dir_all(root.0.join("1")).expect("a directory");
+    std::fs::remove_dir_all(root.join("1")).expect("a directory");
     place.let_end();
     // A host that is left may be both.
     let done = place.restart(&["--hosts", "a@127.0.0.1,a@127.0.0.1"]).finish();

@@ -41,6 +41,7 @@ mod record_repair;
 mod requests;
 mod restart;
 mod restart_options;
+mod roots;
 mod run;
 mod secrets;
 #[path = "../../../tests/skipped.rs"]

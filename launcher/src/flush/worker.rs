@@ -17,6 +17,8 @@ use super::{Copied, CopyEvent, Flush};
 use crate::Plan;
 use crate::error::LauncherError;
 use crate::limits::COPY_THREADS_MAX;
+use crate::node_name;
+use crate::nodes::NoState;
 use crate::storage::unix_ms;
 use crate::worker::Results;
 
@@ -35,10 +37,13 @@ pub struct Directories {
 
 impl Directories {
     /// Of a generation, as the plan's nodes have it.
-    pub(crate) fn of(plan: &Plan, manifest: &Manifest) -> Directories {
-        let all = || (0..manifest.nodes.len()).map(|node| u32::try_from(node).unwrap_or(u32::MAX));
-        let nodes = all().map(|node| plan.directory_of(NodeIndex(node))).collect();
-        Directories::new(plan.job, nodes, manifest)
+    pub(crate) fn of(plan: &Plan, manifest: &Manifest) -> Result<Directories, NoState> {
+        let all = (0..manifest.nodes.len()).map(|node| u32::try_from(node).unwrap_or(u32::MAX));
+        let of = |node| match &plan.own_directories {
+            Some(own) => own.here(NodeIndex(node)),
+            None => Ok(plan.directory.clone()),
+        };
+        Ok(Directories::new(plan.job, all.map(of).collect::<Result<_, _>>()?, manifest))
     }
 
     /// Each node's images lie in its own of these directories.
@@ -143,7 +148,9 @@ impl Copier {
             threads: self.threads,
         };
         let Some(answers) = &self.answers else {
-            return copies.write(&work, &Directories::of(&self.plan, manifest), report);
+            let images = Directories::of(&self.plan, manifest)
+                .map_err(|error| CopyError::Part { host: node_name(), problem: error.to_string() })?;
+            return copies.write(&work, &images, report);
         };
         copies.write_by_others(&work, report, |order| {
             results.report(CopyEvent::Asks(order, Box::new(manifest.clone())));

@@ -37,7 +37,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use store::{Directory, JobDirectory, Key};
+use store::{Directory, JobDirectory, Key, StoreError};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
 
@@ -46,6 +46,7 @@ use super::guard::Guard;
 use super::key::KeyFile;
 use super::limits::{EVENTS_PER_ROUND, LINK_QUEUE_BYTES_MAX};
 use super::namespace::Namespaces;
+use super::nodes::NoState;
 use super::pmi::PmiLines;
 use super::process::{Process, Program};
 use super::terminal::TerminalSpec;
@@ -125,7 +126,6 @@ struct Shell {
     past_firsts: Vec<Pid>,
     started: Instant,
     keeper: Keeper,
-    directory: JobDirectory<Directory>,
     processes: BTreeMap<Rank, Process>,
     /// Requests for another NIC that ranks have received, and the last that each has taken: it keeps it in later lives, too.
     nics_wished: BTreeMap<(Rank, u64), NicChoice>,
@@ -214,11 +214,15 @@ pub fn keep() -> bool {
 }
 
 impl Site {
-    fn new(begin: &Begin) -> Site {
+    fn new(begin: &Begin) -> Result<Site, NoState> {
+        let directory = match &begin.node_root {
+            Some(root) => root.here()?.join(begin.node.to_string()),
+            None => PathBuf::from(&begin.directory),
+        };
         let mut environment = begin.environment.clone();
         let below = begin.inherited.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let ranks_bind = receive_address::of_ranks(begin.bind, &mut environment, below);
-        Site {
+        Ok(Site {
             job: JobId(begin.job),
             key: begin.key,
             node: NodeIndex(begin.node),
@@ -229,7 +233,7 @@ impl Site {
                 environment,
                 inherited: begin.inherited.clone(),
             },
-            directory: PathBuf::from(&begin.directory),
+            directory,
             bind: begin.bind,
             ranks_bind,
             further: begin.further.clone(),
@@ -239,7 +243,7 @@ impl Site {
             saves: if begin.saves_processes { Saves::Process } else { Saves::Points },
             encryption: begin.encryption.clone(),
             disk_bytes_per_s: begin.own.as_ref().and_then(|own| own.budget.limits.disk_bytes_per_s),
-        }
+        })
     }
 
     /// The reason why ranks cannot be started here, as far as it can be seen in advance.
@@ -281,7 +285,10 @@ impl Site {
 
 impl Shell {
     fn new(begin: Begin, mut link: Link) -> Result<Shell, (String, Link)> {
-        let mut site = Site::new(&begin);
+        let mut site = match Site::new(&begin) {
+            Ok(site) => site,
+            Err(error) => return Err((error.to_string(), link)),
+        };
         if let Some(problem) = site.problem(begin.share) {
             return Err((problem, link));
         }
@@ -298,17 +305,15 @@ impl Shell {
                 None => (Directory::open(&site.directory)?, None),
             };
             if let Some(replacement) = &site.replacement {
+                // The loader takes paths only; nobody else can have this one lead elsewhere, as it was checked.
                 replacement.equip(&mut site.program, &site.directory)?;
             }
-            let key = site.encryption.clone().map(image_key);
-            let directory = JobDirectory::attach(storage, site.job).encrypted(key);
             let descriptors = descriptors::provide(begin.share)?;
-            let lock = NodeLock::open(&site.directory, site.node, begin.own.is_some())?;
-            let guard = Guard::start(site.job, Path::new(&begin.records), lock.share()?)?;
+            let lock = NodeLock::open(&storage, site.node, begin.own.is_some())?;
+            let guard = Guard::start(site.job, Path::new(&begin.directory), lock.share()?)?;
             Ok((
                 epoll,
                 signals,
-                directory,
                 own,
                 descriptors,
                 begin.keeps_ids.then(Namespaces::new).transpose()?,
@@ -316,8 +321,7 @@ impl Shell {
                 (lock, guard),
             ))
         };
-        let (epoll, signals, directory, own, descriptors, namespaces, key_file, (lock, guard)) = match parts()
-        {
+        let (epoll, signals, own, descriptors, namespaces, key_file, (lock, guard)) = match parts() {
             Ok(parts) => parts,
             Err(error) => return Err((error.to_string(), link)),
         };
@@ -331,7 +335,6 @@ impl Shell {
             past_firsts: Vec::new(),
             started: Instant::now(),
             keeper: keeper(site.job, site.node, Sabotage::none()),
-            directory,
             processes: BTreeMap::new(),
             nics_wished: BTreeMap::new(),
             nics: BTreeMap::new(),
@@ -370,6 +373,13 @@ impl Shell {
             copy_parts: None,
             site,
         })
+    }
+
+    /// Where this node's images lie. It may have been lost, and made anew, since it was opened last.
+    fn open_directory(&self) -> Result<JobDirectory<Directory>, StoreError> {
+        let storage = Directory::open(&self.site.directory)?;
+        Ok(JobDirectory::attach(storage, self.site.job)
+            .encrypted(self.site.encryption.clone().map(image_key)))
     }
 
     /// Until the job is over; `early`: messages that have come already. Returns whether it ended as it should.

@@ -1,18 +1,19 @@
 //! The lock of the job on this node (R30): an open file that the keeper and its guard share. The kernel frees it when both are gone, however they end.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::keeper::Input;
 use ckpt_glue::names::NodeIndex;
+use store::Directory;
 
 use super::super::limits::{LOCK_LOOK_EVERY, LOCK_REPORT_AFTER};
 use super::super::wire::FromKeeper;
 use super::Shell;
+use crate::error::LauncherError;
 
 /// The lock, and whether it is taken.
 #[derive(Debug)]
@@ -26,15 +27,19 @@ pub(super) struct NodeLock {
 
 impl NodeLock {
     /// Opens the file, and does not take it. `beside`: the node has a directory of its own, whose loss must not lose the lock.
-    pub(super) fn open(directory: &Path, node: NodeIndex, beside: bool) -> io::Result<NodeLock> {
-        let place = directory.parent().filter(|_| beside).unwrap_or(directory);
-        let path = place.join(format!("lock-{node}"));
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let opened = options.open(&path).or_else(|error| {
-            // A disk that is full or cannot be written may have it already; else the directory itself serves.
-            File::open(&path).or_else(|_| File::open(directory)).map_err(|_| error)
-        });
+    pub(super) fn open(
+        directory: &Directory,
+        node: NodeIndex,
+        beside: bool,
+    ) -> Result<NodeLock, LauncherError> {
+        let above = match directory.root().parent().filter(|_| beside) {
+            Some(above) => Some(Directory::open(above)?),
+            None => None,
+        };
+        let (place, name) = (above.as_ref().unwrap_or(directory), format!("lock-{node}"));
+        // Where it cannot be made, the directory itself serves.
+        let opened = place.lock_file(&name).or_else(|error| directory.lock_root().map_err(|_| error));
+        let path = place.root().join(name);
         Ok(NodeLock { file: opened?, path, wanted: None, is_reported: false })
     }
 

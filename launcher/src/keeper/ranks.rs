@@ -142,7 +142,10 @@ impl Shell {
         let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };
         let restored = match launch.restore.filter(|_| site.saves == Saves::Process) {
             Some(generation) => {
-                let found = whole::restored(&site.program, &mut self.directory, generation, rank);
+                let opened = self.open_directory();
+                let found = opened.and_then(|mut directory| {
+                    whole::restored(&site.program, &mut directory, generation, rank)
+                });
                 let found = found.map_err(io::Error::other)?;
                 if let Some((program, ids)) = &found {
                     wanted = *ids;
@@ -185,12 +188,13 @@ impl Shell {
     /// Rule 12: a rank that had ended when the generation was taken is not started again.
     fn exited_in_image(&mut self, rank: Rank, decision: Decision) -> Result<Option<ExitedImage>, StoreError> {
         let Some(generation) = decision.restore else { return Ok(None) };
-        let reader = self.directory.open_committed_image(generation, rank)?;
+        let mut directory = self.open_directory()?;
+        let reader = directory.open_committed_image(generation, rank)?;
         if reader.find(kinds::CLOSED_PORTS).is_err() {
             return Ok(None);
         }
         let mut section = |kind| -> Result<Vec<u8>, StoreError> {
-            reader.read_section(self.directory.storage(), reader.find(kind)?)
+            reader.read_section(directory.storage(), reader.find(kind)?)
         };
         let ports = section(kinds::CLOSED_PORTS)?;
         let record = ExitedRecord::parse(&ports).map_err(|_| StoreError::Image {
@@ -244,10 +248,11 @@ impl Shell {
             Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters),
             Section::new(kinds::PMI, PMI_VERSION, pmi),
         ];
-        self.directory.begin_generation(generation)?;
+        let mut directory = self.open_directory()?;
+        directory.begin_generation(generation)?;
         // It may have ended when it had begun one.
-        self.directory.discard_begun(generation, rank)?;
-        let summary = self.directory.write_image(generation, rank, &sections)?;
+        directory.discard_begun(generation, rank)?;
+        let summary = directory.write_image(generation, rank, &sections)?;
         Ok((summary.digest, summary.bytes))
     }
 

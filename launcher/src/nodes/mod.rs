@@ -4,6 +4,7 @@
 //! each node has a copy of them beside its images.
 
 pub mod lives;
+mod root;
 pub(crate) mod wire;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use store::protect::{Group, GroupError, Scheme};
 
 use super::Node;
+pub use root::{NoState, NodeRoot};
 pub use wire::Budget;
 use wire::Membership;
 
@@ -23,7 +25,7 @@ pub const NO_NODE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct OwnDirectories {
     /// In it each node has one, named by its number: on one machine with the others, or each on its own.
-    pub root: PathBuf,
+    pub root: NodeRoot,
     /// Nodes that protect each other; none: nothing is protected. A node that takes another one's place is in its group: the data there is parity of
     /// that one.
     groups: Vec<Group>,
@@ -35,13 +37,18 @@ pub struct OwnDirectories {
 
 impl OwnDirectories {
     /// Directories in `root`, of nodes in these groups.
-    pub fn new(root: PathBuf, scheme: Scheme, budget: Budget, groups: Vec<Group>) -> OwnDirectories {
+    pub fn new(root: NodeRoot, scheme: Scheme, budget: Budget, groups: Vec<Group>) -> OwnDirectories {
         OwnDirectories { root, groups, scheme, budget }
     }
 
-    /// The directory of a node.
-    pub(crate) fn of(&self, node: NodeIndex) -> PathBuf {
-        self.root.join(node.0.to_string())
+    /// The directory of a node, if it is on this host.
+    pub(crate) fn here(&self, node: NodeIndex) -> Result<PathBuf, NoState> {
+        Ok(self.root.here()?.join(node.0.to_string()))
+    }
+
+    /// The directory of a node, for people.
+    pub(crate) fn words(&self, node: NodeIndex) -> String {
+        format!("{}/{node}", self.root)
     }
 
     /// Groups of nodes that protect each other; none: nothing is protected.

@@ -1,31 +1,44 @@
 //! A real directory.
 
 mod limit;
+mod root;
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sys::statvfs::statvfs;
+use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::libc;
+use nix::sys::stat::{FileStat, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 pub use limit::Limit;
+use root::{DIRECTORY_MODE, Root};
+pub use root::{ExposedPart, Exposure};
 
 use super::{DirectoryEntry, EntryKind, Operation, Storage, StorageError};
 use crate::error::StoreError;
 use crate::limits::DIRECTORY_ENTRIES_MAX;
 use crate::packets::Source;
 
-/// Images hold a program's memory, secrets included: only their owner may read them.
-const FILE_MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
+/// A directory that only we and root can change: a job's, or a node's own.
+#[derive(Clone, Copy, Debug)]
+pub enum Private {}
 
-/// A directory of the file system.
+/// A directory that others may change too: a place of copies, or of files that a person names. Nothing in it is executed before it is checked.
+#[derive(Clone, Copy, Debug)]
+pub enum Shared {}
+
+/// A directory of the file system. It was opened once, and checked if it is [`Private`]; everything below is reached from that descriptor.
 #[derive(Clone, Debug)]
-pub struct Directory {
-    root: PathBuf,
+pub struct Directory<Users = Private> {
+    root: Arc<Root>,
+    users: PhantomData<Users>,
 }
 
 /// A file of a [`Directory`] being written.
@@ -48,43 +61,19 @@ pub struct DirectoryLock {
 }
 
 impl Directory {
-    /// The tree below `root`, which must be a directory.
+    /// The tree below `root`, which must be a directory that only we and root can change; else [`StorageError::Exposed`].
     pub fn open(root: impl Into<PathBuf>) -> Result<Directory, StorageError> {
-        let root = root.into();
-        match fs::metadata(&root) {
-            Ok(found) if found.is_dir() => Ok(Directory { root }),
-            Ok(_) => Err(Directory { root }.failed(Operation::List, "", 0, &Errno::ENOTDIR.into())),
-            Err(error) => Err(Directory { root }.failed(Operation::List, "", 0, &error)),
-        }
+        Root::private(&root.into()).map(Directory::of)
     }
 
-    /// Makes `root` and missing directories above it, durably, and opens it.
+    /// Makes `root` and missing directories above it, durably, and opens it as [`Directory::open`] does.
     pub fn create(root: impl Into<PathBuf>) -> Result<Directory, StorageError> {
-        let directory = Directory { root: root.into() };
-        let made = directory.make_missing(&directory.root);
-        made.map_err(|error| directory.failed(Operation::CreateDirectory, "", 0, &error))?;
-        Ok(directory)
+        Root::make_private(&root.into()).map(Directory::of)
     }
 
-    /// Where the tree lies.
-    #[must_use]
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Takes the directory for this process: two launchers on one job would roll back each other's work.
-    /// [`StorageError::Locked`] if another one has it.
-    pub fn lock(&self) -> Result<DirectoryLock, StorageError> {
-        let path = "lock";
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(FILE_MODE);
-        let file =
-            options.open(self.full(path)).map_err(|error| self.failed(Operation::Lock, path, 0, &error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirectoryLock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(StorageError::Locked { path: self.shown(path) }),
-            Err(TryLockError::Error(error)) => Err(self.failed(Operation::Lock, path, 0, &error)),
-        }
+    /// The root itself, to be locked.
+    pub fn lock_root(&self) -> io::Result<File> {
+        self.root.open_at("", OFlag::O_RDONLY | OFlag::O_DIRECTORY)
     }
 
     /// The next bytes of `file` come after `bytes` that another writer has written.
@@ -95,50 +84,72 @@ impl Directory {
         Ok(())
     }
 
-    fn make_missing(&self, path: &Path) -> io::Result<()> {
-        if path.as_os_str().is_empty() || path.is_dir() {
-            return Ok(());
-        }
-        let parent = path.parent().unwrap_or(Path::new(""));
-        self.make_missing(parent)?;
-        match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
-            Ok(()) => File::open(parent)?.sync_all(),
-        }
-    }
-
-    fn full(&self, path: &str) -> PathBuf {
-        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
-    }
-
-    fn shown(&self, path: &str) -> String {
-        self.full(path).display().to_string()
-    }
-
-    fn failed(&self, operation: Operation, path: &str, wanted_bytes: u64, error: &io::Error) -> StorageError {
-        let path = self.shown(path);
-        let errno = error.raw_os_error().unwrap_or(0);
-        match Errno::from_raw(errno) {
-            Errno::ENOENT => StorageError::NotFound { operation, path },
-            Errno::EEXIST => StorageError::AlreadyExists { operation, path },
-            Errno::ENOTEMPTY => StorageError::NotEmpty { operation, path },
-            Errno::EACCES | Errno::EPERM => StorageError::Permission { operation, path },
-            Errno::EROFS => StorageError::ReadOnly { operation, path },
-            Errno::ENOSPC | Errno::EDQUOT => {
-                StorageError::NoSpace { path, wanted_bytes, free_bytes: free_bytes(&self.root).ok() }
-            }
-            Errno::EISDIR | Errno::ENOTDIR => StorageError::WrongType { operation, path },
-            Errno::EIO => StorageError::Device { operation, path },
-            _ => StorageError::Io { operation, path, errno },
-        }
+    /// Gives a file another name, which must be free.
+    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
+        let linked = linkat(self.root.fd(), from, self.root.fd(), to, AtFlags::empty());
+        linked.map_err(|errno| self.failed(Operation::Publish, to, 0, &errno.into()))
     }
 }
 
-fn free_bytes(root: &Path) -> Result<u64, Errno> {
-    let found = statvfs(root)?;
-    Ok(found.blocks_available().saturating_mul(found.fragment_size()))
+impl Directory<Shared> {
+    /// The tree below `root`, which others may change as well.
+    pub fn open_shared(root: impl Into<PathBuf>) -> Result<Directory<Shared>, StorageError> {
+        Root::shared(&root.into()).map(Directory::of)
+    }
+
+    /// Makes `root` and missing directories above it, durably, and opens it as [`Directory::open_shared`] does.
+    pub fn create_shared(root: impl Into<PathBuf>) -> Result<Directory<Shared>, StorageError> {
+        Root::make_shared(&root.into()).map(Directory::of)
+    }
+}
+
+impl<Users> Directory<Users> {
+    fn of(root: Root) -> Directory<Users> {
+        Directory { root: Arc::new(root), users: PhantomData }
+    }
+
+    /// Where the tree lies. While it is [`Private`], the path leads there until we or root change that.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Takes the directory for this process: two launchers on one job would roll back each other's work.
+    /// [`StorageError::Locked`] if another one has it.
+    pub fn lock(&self) -> Result<DirectoryLock, StorageError> {
+        let path = "lock";
+        let file = self.lock_file(path).map_err(|error| self.failed(Operation::Lock, path, 0, &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirectoryLock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(StorageError::Locked { path: self.shown(path) }),
+            Err(TryLockError::Error(error)) => Err(self.failed(Operation::Lock, path, 0, &error)),
+        }
+    }
+
+    /// A file to be locked, made if it is missing. On a disk that is full or cannot be written, one that is there serves.
+    pub fn lock_file(&self, path: &str) -> io::Result<File> {
+        let made = self.root.open_at(path, OFlag::O_WRONLY | OFlag::O_CREAT);
+        made.or_else(|error| self.root.open_at(path, OFlag::O_RDONLY).map_err(|_| error))
+    }
+
+    /// Whether it has no name any more, so that nothing can be made in it.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        fstat(self.root.fd()).is_ok_and(|found| found.st_nlink == 0)
+    }
+
+    fn shown(&self, path: &str) -> String {
+        self.root.shown(path)
+    }
+
+    fn failed(&self, operation: Operation, path: &str, wanted_bytes: u64, error: &io::Error) -> StorageError {
+        self.root.failed(operation, path, wanted_bytes, error)
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat, Errno> {
+        let links = if self.root.follows_links() { AtFlags::empty() } else { AtFlags::AT_SYMLINK_NOFOLLOW };
+        fstatat(self.root.fd(), path, links)
+    }
 }
 
 impl StoreError {
@@ -147,7 +158,9 @@ impl StoreError {
     pub fn errno(&self) -> u32 {
         let errno = match self {
             StoreError::Storage(StorageError::NoSpace { .. }) => Errno::ENOSPC as i32,
-            StoreError::Storage(StorageError::Permission { .. }) => Errno::EACCES as i32,
+            StoreError::Storage(StorageError::Permission { .. } | StorageError::Exposed { .. }) => {
+                Errno::EACCES as i32
+            }
             StoreError::Storage(StorageError::ReadOnly { .. }) => Errno::EROFS as i32,
             StoreError::Storage(StorageError::NotFound { .. }) => Errno::ENOENT as i32,
             StoreError::Storage(StorageError::Io { errno, .. }) => *errno,
@@ -157,58 +170,57 @@ impl StoreError {
     }
 }
 
-/// Renames without replacing. A hard link is the one exclusive way that NFS, Lustre and BeeGFS know as well as the
+/// Renames without replacing, both names in `directory`. A hard link is the one exclusive way that NFS, Lustre and BeeGFS know as well as the
 /// local file systems; where there are no hard links the kernel's own exclusive rename is tried.
-fn rename_exclusive(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Ok(()) => fs::remove_file(from),
-        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
-                rename_exclusive_by_kernel(from, to)
-            }
-            _ => Err(error),
-        },
+fn rename_exclusive(directory: impl AsFd, from: &str, to: &str) -> Result<(), Errno> {
+    let directory = directory.as_fd();
+    match linkat(directory, from, directory, to, AtFlags::empty()) {
+        Ok(()) => unlinkat(directory, from, UnlinkatFlags::NoRemoveDir),
+        Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
+            rename_exclusive_by_kernel(directory, from, to)
+        }
+        Err(error) => Err(error),
     }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn rename_exclusive_by_kernel(from: &Path, to: &Path) -> io::Result<()> {
-    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-    Ok(renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE)?)
+fn rename_exclusive_by_kernel(directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+    use nix::fcntl::{RenameFlags, renameat2};
+    renameat2(directory, from, directory, to, RenameFlags::RENAME_NOREPLACE)
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn rename_exclusive_by_kernel(_from: &Path, _to: &Path) -> io::Result<()> {
-    Err(Errno::EOPNOTSUPP.into())
-}
-
-impl Directory {
-    /// Gives a file another name, which must be free.
-    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
-        let linked = fs::hard_link(self.full(from), self.full(to));
-        linked.map_err(|error| self.failed(Operation::Publish, to, 0, &error))
-    }
+fn rename_exclusive_by_kernel(_directory: BorrowedFd<'_>, _from: &str, _to: &str) -> Result<(), Errno> {
+    Err(Errno::EOPNOTSUPP)
 }
 
 /// A file of a [`Directory`] that is read again and again, by several threads at once.
 #[derive(Debug)]
 pub struct DirectoryReader {
     file: File,
-    directory: Directory,
+    root: Arc<Root>,
     path: String,
     bytes: u64,
 }
 
-impl Directory {
+impl DirectoryReader {
+    /// The open file.
+    #[must_use]
+    pub fn into_file(self) -> File {
+        self.file
+    }
+}
+
+impl<Users> Directory<Users> {
     /// Opens the file `path` for reading. It stays readable when its name goes.
     pub fn open_file(&self, path: &str) -> Result<DirectoryReader, StorageError> {
         let failed = |error| self.failed(Operation::Read, path, 0, &error);
-        let file = File::open(self.full(path)).map_err(failed)?;
+        let file = self.root.open_at(path, OFlag::O_RDONLY).map_err(failed)?;
         let found = file.metadata().map_err(failed)?;
         if !found.is_file() {
             return Err(failed(Errno::EISDIR.into()));
         }
-        Ok(DirectoryReader { file, directory: self.clone(), path: path.to_owned(), bytes: found.len() })
+        Ok(DirectoryReader { file, root: Arc::clone(&self.root), path: path.to_owned(), bytes: found.len() })
     }
 }
 
@@ -220,12 +232,12 @@ impl Source for DirectoryReader {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
         self.file.read_exact_at(into, offset).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => StorageError::Short {
-                path: self.directory.shown(&self.path),
+                path: self.root.shown(&self.path),
                 offset,
                 wanted_bytes: length_u64(into),
                 found_bytes: self.bytes,
             },
-            _ => self.directory.failed(Operation::Read, &self.path, 0, &error),
+            _ => self.root.failed(Operation::Read, &self.path, 0, &error),
         })
     }
 }
@@ -234,22 +246,22 @@ fn length_u64(bytes: &[u8]) -> u64 {
     bytes.len() as u64
 }
 
-impl Storage for Directory {
+impl<Users> Storage for Directory<Users> {
     type File = DirectoryFile;
 
     fn create_directory(&mut self, path: &str) -> Result<(), StorageError> {
-        let made = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(self.full(path));
-        made.map_err(|error| self.failed(Operation::CreateDirectory, path, 0, &error))
+        let made = mkdirat(self.root.fd(), path, DIRECTORY_MODE);
+        made.map_err(|errno| self.failed(Operation::CreateDirectory, path, 0, &errno.into()))
     }
 
     fn create(&mut self, path: &str) -> Result<DirectoryFile, StorageError> {
-        let made = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.full(path));
+        let made = self.root.open_at(path, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL);
         made.map(|file| DirectoryFile { file, path: path.to_owned() })
             .map_err(|error| self.failed(Operation::Create, path, 0, &error))
     }
 
     fn reopen(&mut self, path: &str) -> Result<DirectoryFile, StorageError> {
-        let opened = OpenOptions::new().write(true).open(self.full(path)).and_then(|mut file| {
+        let opened = self.root.open_at(path, OFlag::O_WRONLY).and_then(|mut file| {
             file.seek(SeekFrom::End(0))?;
             Ok(file)
         });
@@ -273,41 +285,42 @@ impl Storage for Directory {
     }
 
     fn sync_directory(&mut self, path: &str) -> Result<(), StorageError> {
-        let synced = File::open(self.full(path)).and_then(|directory| directory.sync_all());
+        let opened = self.root.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+        let synced = opened.and_then(|directory| directory.sync_all());
         synced.map_err(|error| self.failed(Operation::SyncDirectory, path, 0, &error))
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
-        let renamed = fs::rename(self.full(from), self.full(to));
-        renamed.map_err(|error| self.failed(Operation::Rename, to, 0, &error))
+        let renamed = renameat(self.root.fd(), from, self.root.fd(), to);
+        renamed.map_err(|errno| self.failed(Operation::Rename, to, 0, &errno.into()))
     }
 
     fn publish(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
-        let renamed = rename_exclusive(&self.full(from), &self.full(to));
-        renamed.map_err(|error| self.failed(Operation::Publish, to, 0, &error))
+        let renamed = rename_exclusive(self.root.fd(), from, to);
+        renamed.map_err(|errno| self.failed(Operation::Publish, to, 0, &errno.into()))
     }
 
     fn remove_file(&mut self, path: &str) -> Result<(), StorageError> {
-        let removed = fs::remove_file(self.full(path));
-        removed.map_err(|error| self.failed(Operation::RemoveFile, path, 0, &error))
+        let removed = unlinkat(self.root.fd(), path, UnlinkatFlags::NoRemoveDir);
+        removed.map_err(|errno| self.failed(Operation::RemoveFile, path, 0, &errno.into()))
     }
 
     fn remove_directory(&mut self, path: &str) -> Result<(), StorageError> {
-        let removed = fs::remove_dir(self.full(path));
-        removed.map_err(|error| self.failed(Operation::RemoveDirectory, path, 0, &error))
+        let removed = unlinkat(self.root.fd(), path, UnlinkatFlags::RemoveDir);
+        removed.map_err(|errno| self.failed(Operation::RemoveDirectory, path, 0, &errno.into()))
     }
 
     fn length(&mut self, path: &str) -> Result<u64, StorageError> {
-        let found = fs::metadata(self.full(path));
-        let found = found.map_err(|error| self.failed(Operation::Length, path, 0, &error))?;
-        if found.is_file() {
-            return Ok(found.len());
+        let found = self.stat(path);
+        let found = found.map_err(|errno| self.failed(Operation::Length, path, 0, &errno.into()))?;
+        if found.st_mode & libc::S_IFMT == libc::S_IFREG {
+            return Ok(u64::try_from(found.st_size).unwrap_or(0));
         }
         Err(self.failed(Operation::Length, path, 0, &Errno::EISDIR.into()))
     }
 
     fn read_range(&mut self, path: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
-        let read = File::open(self.full(path)).and_then(|file| {
+        let read = self.root.open_at(path, OFlag::O_RDONLY).and_then(|file| {
             file.read_exact_at(into, offset)?;
             Ok(())
         });
@@ -324,7 +337,10 @@ impl Storage for Directory {
     fn list(&mut self, path: &str) -> Result<Vec<DirectoryEntry>, StorageError> {
         let failed = |error: io::Error| self.failed(Operation::List, path, 0, &error);
         let mut entries = Vec::new();
-        for entry in fs::read_dir(self.full(path)).map_err(failed)? {
+        let opened = self.root.open_at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
+        // The kernel goes from this name straight to the open directory; the library opens directories by name only.
+        let through = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        for entry in fs::read_dir(through).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             // A name that is not UTF-8 is not ours; a file that vanished since was being removed by its owner.
             let (Ok(name), Ok(found)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
@@ -346,7 +362,7 @@ impl Storage for Directory {
     }
 
     fn free_bytes(&mut self) -> Result<Option<u64>, StorageError> {
-        let free = free_bytes(&self.root);
+        let free = self.root.free_bytes();
         free.map(Some).map_err(|errno| self.failed(Operation::FreeBytes, "", 0, &errno.into()))
     }
 }
@@ -357,8 +373,8 @@ mod tests {
 
     #[test]
     fn a_full_device_is_named_with_what_was_wanted() {
-        let mut directory = Directory::open("/dev").unwrap();
-        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut directory = Directory::open_shared("/dev").unwrap();
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut file = DirectoryFile { file: full, path: "full".to_owned() };
         let error = directory.append(&mut file, &[0; 1000]).unwrap_err();
         let StorageError::NoSpace { path, wanted_bytes: 1000, free_bytes: Some(_) } = &error else {
@@ -370,11 +386,11 @@ mod tests {
 
     #[test]
     fn every_refusal_of_the_system_has_its_name() {
-        let directory = Directory { root: PathBuf::from("/somewhere") };
+        let directory = Directory::open_shared("/dev").unwrap();
         let reported =
             |errno: Errno| directory.failed(Operation::Create, "job", 0, &errno.into()).to_string();
         for (errno, text) in [
-            (Errno::EACCES, "cannot create /somewhere/job: permission denied"),
+            (Errno::EACCES, "cannot create /dev/job: permission denied"),
             (Errno::EPERM, "permission denied"),
             (Errno::EROFS, "Read-only file system"),
             (Errno::ENOENT, "there is no such file or directory"),
@@ -396,10 +412,11 @@ mod tests {
         let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
         fs::write(&from, b"new").unwrap();
         fs::write(&to, b"old").unwrap();
-        let taken = rename_exclusive_by_kernel(&from, &to).unwrap_err();
-        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        let directory = File::open(scratch.path()).unwrap();
+        let rename = || rename_exclusive_by_kernel(directory.as_fd(), "from", "to");
+        assert_eq!(rename(), Err(Errno::EEXIST));
         fs::remove_file(&to).unwrap();
-        rename_exclusive_by_kernel(&from, &to).unwrap();
+        rename().unwrap();
         assert_eq!((fs::read(&to).unwrap(), from.exists()), (b"new".to_vec(), false));
     }
 }

@@ -13,7 +13,9 @@ mod packed;
 use core::fmt;
 
 pub use bucket::Bucket;
-pub use directory::{Directory, DirectoryFile, DirectoryLock, DirectoryReader, Limit};
+pub use directory::{
+    Directory, DirectoryFile, DirectoryLock, DirectoryReader, ExposedPart, Exposure, Limit, Private, Shared,
+};
 pub use memory::{Fault, Memory};
 pub use packed::{Appended, Stored};
 
@@ -233,6 +235,12 @@ pub enum StorageError {
         "cannot {operation} {path}: Read-only file system; mount it for writing, or choose another directory with --ckpt-dir"
     )]
     ReadOnly { operation: Operation, path: String },
+    /// Other users could put files of their own into a job's directory, or another directory in its place.
+    #[error(
+        "{path} is not safe from other users: {exposure}. Choose another directory (--ckpt-dir, --node-dir){}",
+        exposure.cure()
+    )]
+    Exposed { path: String, exposure: Exposure },
     /// A file ended before the bytes that were asked for.
     #[error(
         "cannot read {path}: {wanted_bytes} bytes from {offset} on were expected, the file has {found_bytes} bytes; it is cut off: restart from another generation"

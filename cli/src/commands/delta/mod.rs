@@ -327,7 +327,7 @@ fn open(path: &Path) -> Result<DirectoryReader, CliError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| CliError::OutputName { path: path.to_owned() })?;
-    Ok(Directory::open(parent)?.open_file(name)?)
+    Ok(Directory::open_shared(parent)?.open_file(name)?)
 }
 
 /// The report of a written delta.

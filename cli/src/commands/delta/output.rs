@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use store::storage::{Appended, DirectoryFile, Operation};
+use store::storage::{self, Appended, DirectoryFile, Operation};
 use store::{Directory, Storage as _, StorageError};
 
 use crate::commands::interrupt::is_stopped;
@@ -20,7 +20,7 @@ pub(super) fn go_on() -> Result<(), CliError> {
 
 /// A file under a temporary name beside its own.
 pub(super) struct Output {
-    directory: Directory,
+    directory: Directory<storage::Shared>,
     file: Option<DirectoryFile>,
     name: String,
     path: PathBuf,
@@ -35,13 +35,13 @@ impl Output {
         if path.symlink_metadata().is_ok() {
             return Err(CliError::OutputExists { path: path.to_owned() });
         }
-        let mut directory = Directory::open(parent)?;
+        let mut directory = Directory::open_shared(parent)?;
         let file = Some(directory.create(&temporary(&name))?);
         Ok(Output { directory, file, name, path: path.to_owned() })
     }
 
     /// Where packets go.
-    pub(super) fn sink(&mut self) -> Appended<'_, Directory> {
+    pub(super) fn sink(&mut self) -> Appended<'_, Directory<storage::Shared>> {
         let file = self.file.as_mut().expect("it is taken when the output ends");
         Appended { storage: &mut self.directory, file }
     }

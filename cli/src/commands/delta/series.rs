@@ -8,6 +8,7 @@ use launcher::text;
 use serde::Serialize;
 use store::Directory;
 use store::delta::{DeltaError, Making, Rules, Series, Strategy};
+use store::storage::Shared;
 
 use super::{BlockArguments, CompressArgument, Input, Made, ThreadArgument, random_seed, restore};
 use crate::commands::key::{KeyArgument, salt};
@@ -98,7 +99,7 @@ pub(super) fn add(arguments: &AddArguments, json: bool) -> Result<Exit, CliError
     };
     let rules = Rules { strategy, files_max: arguments.files_max };
     let input = Input::open(&arguments.file)?;
-    let directory = Directory::create(&arguments.folder)?;
+    let directory = Directory::create_shared(&arguments.folder)?;
     let _lock = directory.lock()?;
     let mut series = Series::open(directory, "", rules, arguments.key.key()?)?;
     warn_of_damage(&series);
@@ -133,7 +134,7 @@ pub(super) fn add(arguments: &AddArguments, json: bool) -> Result<Exit, CliError
 }
 
 pub(super) fn get(arguments: &GetArguments, json: bool) -> Result<Exit, CliError> {
-    let directory = Directory::open(&arguments.folder)?;
+    let directory = Directory::open_shared(&arguments.folder)?;
     let series = Series::open(directory.clone(), "", Rules::default(), arguments.key.key()?)?;
     let none = DeltaError::NoSuchNumber { number: 0, newest: None };
     let number = arguments.number.or(series.newest());
@@ -169,7 +170,7 @@ struct ListedCheckpoint {
 }
 
 pub(super) fn list(folder: &Path, key: &KeyArgument, json: bool) -> Result<Exit, CliError> {
-    let series = Series::open(Directory::open(folder)?, "", Rules::default(), key.key()?)?;
+    let series = Series::open(Directory::open_shared(folder)?, "", Rules::default(), key.key()?)?;
     let checkpoints = series.members().map(|member| ListedCheckpoint {
         number: member.facts.number,
         base_number: member.facts.base.map(|_| member.facts.base_number),
@@ -194,7 +195,7 @@ pub(super) fn list(folder: &Path, key: &KeyArgument, json: bool) -> Result<Exit,
     Ok(if listed.damaged.is_empty() { Exit::Success } else { Exit::Unverified })
 }
 
-fn warn_of_damage(series: &Series<Directory>) {
+fn warn_of_damage(series: &Series<Directory<Shared>>) {
     for (_, error) in series.damaged() {
         print_message(format_args!("{error}"));
     }

@@ -6,6 +6,7 @@ use std::io;
 use drivers::capture::pcapng::{self, Direction, Packet};
 use drivers::limits::CAPTURE_BYTES_MAX;
 use serde::Serialize;
+use store::storage::Shared;
 use store::{Directory, Storage as _};
 use transport::wire::{Body, Frame};
 
@@ -66,7 +67,7 @@ struct Header {
 
 /// Reads a file, if it is a capture.
 pub(super) fn inspect(
-    storage: &mut Directory,
+    storage: &mut Directory<Shared>,
     name: &str,
     head: &[u8],
 ) -> Result<Option<Captured>, CliError> {

@@ -14,7 +14,10 @@ use serde::Serialize;
 use store::describe::{ImageReport, describe_image};
 use store::image::layout::MAGIC;
 use store::record::Copied;
-use store::{CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, kinds};
+use store::storage::Shared;
+use store::{
+    CommitRecord, Decision, Directory, End, ImageReader, JobFile, Manifest, Storage as _, StorageError, kinds,
+};
 
 use super::files::utc;
 use super::{print_json, print_message, say};
@@ -53,7 +56,11 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, 
     })?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut storage = Directory::open(folder)?;
+    // It may be a copy in a place that others share. Nothing of it is executed here, so it is read, and the reader warned.
+    if let Err(error @ StorageError::Exposed { .. }) = Directory::open(folder) {
+        print_message(format_args!("warning: {error}"));
+    }
+    let mut storage = Directory::open_shared(folder)?;
     let inspected = inspect_file(&mut storage, &name, &path, arguments)?;
     let damage = match &inspected {
         Inspected::Image { damage, .. } => damage.as_ref(),
@@ -96,7 +103,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, json: bool) -> Result<Exit, 
 }
 
 fn inspect_file(
-    storage: &mut Directory,
+    storage: &mut Directory<Shared>,
     name: &str,
     path: &Path,
     arguments: &InspectArguments,
@@ -165,7 +172,10 @@ fn inspect_file(
     Ok(Inspected::Record { lines: text.lines().map(str::to_owned).collect() })
 }
 
-fn describe_ports(storage: &mut Directory, reader: &ImageReader) -> Result<Vec<PortReport>, CliError> {
+fn describe_ports(
+    storage: &mut Directory<Shared>,
+    reader: &ImageReader,
+) -> Result<Vec<PortReport>, CliError> {
     let mut ports = Vec::new();
     for (number, entry) in (0..).zip(reader.entries()) {
         // One that is damaged has been named by then, and one that is encrypted needs its key.

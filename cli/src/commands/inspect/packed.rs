@@ -8,6 +8,7 @@ use store::delta::{self, DeltaReader, Signature};
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::layout::{FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC};
 use store::packets::{Codec, Key, PacketReader, PacketsError, Source, Unpacker};
+use store::storage::Shared;
 use store::{Directory, JobFile, StorageError};
 
 use crate::commands::key::KeyArgument;
@@ -93,7 +94,7 @@ impl Packed {
 
 /// `None`: the file is none of packets.
 pub(super) fn inspect(
-    storage: &mut Directory,
+    storage: &mut Directory<Shared>,
     name: &str,
     key: &KeyArgument,
 ) -> Result<Option<Packed>, CliError> {

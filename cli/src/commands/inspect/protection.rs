@@ -9,6 +9,7 @@ use store::limits::PAGE_BYTES;
 use store::protect::parity_changes::MAGIC;
 use store::protect::{ParityFile, ProtectError, inspect_changed, inspect_pages, inspect_sums};
 use store::record::{Content, Protected};
+use store::storage::Shared;
 use store::{Directory, StoreError};
 
 use crate::commands::say;
@@ -123,7 +124,7 @@ fn parity(file: ParityFile) -> ProtectionFile {
 
 /// `None`: it is another kind of file. `head`: its first bytes.
 pub(super) fn inspect(
-    storage: &mut Directory,
+    storage: &mut Directory<Shared>,
     name: &str,
     head: &[u8],
 ) -> Result<Option<ProtectionFile>, CliError> {

@@ -27,7 +27,7 @@ impl Shell<'_> {
         let Some(fetch) = &self.plan.fetch else {
             let named = ahead.iter().next().map(|(node, decisions)| (*node, decisions.last()));
             if let Some((node, Some(newest))) = named {
-                let (host, path) = (self.keepers.name(node), self.plan.directory_of(node));
+                let (host, path) = (self.keepers.name(node), self.plan.directory_words(node));
                 let (life, job) = (newest.life, self.plan.directory.clone());
                 self.unfit.get_or_insert(LauncherError::NodeAhead { host, path, life, job });
             }
@@ -36,8 +36,8 @@ impl Shell<'_> {
         let generation = fetch.generation;
         let here = (self.plan.directory.display().to_string(), survey.records.decisions.clone());
         let theirs = ahead.iter().map(|(node, decisions)| {
-            let (host, path) = (self.keepers.name(*node), self.plan.directory_of(*node));
-            (format!("{host} ({})", path.display()), decisions.clone())
+            let (host, path) = (self.keepers.name(node), self.plan.directory_words(*node));
+            (format!("{host} ({path})"), decisions.clone())
         });
         match joined([here].into_iter().chain(theirs).collect()) {
             Ok(decisions) if decisions == survey.records.decisions => {

@@ -137,7 +137,7 @@ impl Shell<'_> {
             "warning: {} share the disk on which each is to have a directory of its own ({}): who loses that loses all of them, and parity does not help. \
              Begin the job with a --node-dir that is on each host's own disk",
             names.join(", "),
-            own.root.display()
+            own.root
         );
         self.has_reported_of_sharing = true;
         self.notify(&Notice::Repair { words: &words });
@@ -163,7 +163,7 @@ impl Shell<'_> {
         if let (None, true, Some(own)) = (newest, committed, &self.plan.own_directories) {
             let words = format!(
                 "no node has a generation that can be restored; each has looked in a directory of its own, {}/NUMBER: bring back there what lies elsewhere now",
-                own.root.display()
+                own.root
             );
             self.notify(&Notice::Repair { words: &words });
         }
