@@ -20,7 +20,7 @@ use store::GenerationId;
 
 use crate::commands::copies::FlushArguments;
 use crate::commands::hosts::HostArguments;
-use crate::commands::key::KeyArgument;
+use crate::commands::key::{KeyArgument, SignArgument};
 use crate::commands::protection::ProtectionArguments;
 use crate::commands::stdin::{StdinArguments, StdinChange};
 use crate::exit::Exit;
@@ -84,7 +84,7 @@ and begins from the newest intact one. It restarts a finished job only if you na
 called a life: two restarts of one generation never mix.
 
 Options about hosts, domains, addresses, the NIC and copies, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
---generation, --from, --key-file, --time-limit and --no-pid-namespace apply to this run alone.")]
+--generation, --from, --trust, --key-file, --sign, --time-limit and --no-pid-namespace apply to this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild lost images and parity of a job that does not run
     #[command(long_about = "\
@@ -303,6 +303,8 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) key: KeyArgument,
     #[command(flatten)]
+    pub(crate) sign: SignArgument,
+    #[command(flatten)]
     pub(crate) hosts: HostArguments,
     /// Address on which ranks on this host receive. Parity between nodes also uses further networks, such as 10.0.0.1+10.1.0.1
     #[arg(long, value_name = "IP[+IP]", default_value = "127.0.0.1")]
@@ -395,6 +397,11 @@ pub(crate) struct RestartArguments {
     /// Fetch a copy into DIR first, from the place that --flush-to named, or from LOCATION/JOB if several jobs have copies there. DIR may be missing
     #[arg(long, value_name = "LOCATION")]
     pub(crate) from: Option<CopyLocation>,
+    /// Run a copy without asking, although nobody vouches for it.
+    ///
+    /// A copy holds the program's command and memory, and the command that reaches other hosts. Without a key (--sign, --key-file), everybody who can write to the place decides what runs here.
+    #[arg(long, requires = "from")]
+    pub(crate) trust: bool,
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
@@ -409,6 +416,8 @@ pub(crate) struct RestartArguments {
     pub(crate) flush: FlushArguments,
     #[command(flatten)]
     pub(crate) key: KeyArgument,
+    #[command(flatten)]
+    pub(crate) sign: SignArgument,
     /// By default as the job ran last; given here, what was said before of hosts does not count, now and later
     #[command(flatten)]
     pub(crate) hosts: HostArguments,
@@ -568,6 +577,8 @@ pub(crate) struct VerifyArguments {
     pub(crate) generation: Option<GenerationArgument>,
     #[command(flatten)]
     pub(crate) key: KeyArgument,
+    #[command(flatten)]
+    pub(crate) sign: SignArgument,
 }
 
 #[derive(Debug, Args)]

@@ -62,6 +62,16 @@ pub(crate) enum CliError {
         "copies of this job at {place} are encrypted, and the key is missing or another one: name the right key with --key-file or STILLWIRE_KEY, or another place with --flush-to"
     )]
     FlushKey { place: String },
+    #[error(
+        "copies of this job at {place} are signed, and the key is missing or another one: name the right key with --sign, or another place with --flush-to"
+    )]
+    FlushSign { place: String },
+    #[error(
+        "the copy of generation {generation} at {place} has no key that vouches for it, and its program is not run without your consent: look at the lines above, then add --trust. Copies that `run --sign FILE` writes are accepted with --sign FILE"
+    )]
+    NotTrusted { generation: GenerationId, place: String },
+    #[error("not continued, as you wished: nothing was fetched from {place}, and nothing was run")]
+    Declined { place: String },
     #[error("there is no such copy at {place}; `stillwire ls {place}` lists what is there")]
     NoCopies { place: String },
     #[error("{place} has copies of several jobs: name one as {place}/JOB ({jobs})")]
@@ -92,6 +102,10 @@ pub(crate) enum CliError {
         "--key-file is the key of encrypted images and of copies, and this job has none: encrypt images (--encrypt), name a place for copies (--flush-to), or leave it out"
     )]
     KeyOfNothing,
+    #[error(
+        "--sign signs copies, and none are written or read here: name a place for copies (--flush-to), or leave it out"
+    )]
+    SignOfNothing,
     #[error(
         "{}: images of this job are encrypted, but its job file names no key for new ones: the file was changed, or belongs to another job; restore it (nodes have copies of it)",
         path.display()
@@ -180,6 +194,7 @@ impl CliError {
         match self {
             CliError::Damaged { .. } => Exit::Unverified,
             CliError::KeyOfNothing
+            | CliError::SignOfNothing
             | CliError::NothingToEncrypt
             | CliError::NoSuchReader { .. }
             | CliError::TerminalOfMany { .. }

@@ -8,18 +8,22 @@ use std::collections::BTreeSet;
 
 use store::GenerationId;
 use store::delta::{Choice, Rules, SeriesState};
-use store::record::{BaseCopy, Copied, SinceWhole};
+use store::record::{BaseCopy, Copied, KeyName, SinceWhole};
 
 use crate::copies::Listed;
 use crate::error::CopyError;
 use crate::names;
 
 impl Listed {
-    /// The copies that `copy` needs, itself first, each with all its files. An error names the one that is not there, or has lost something.
+    /// The copies that `copy` needs, itself first, each with all its files. An error names the one that is not there, has lost something, or is not signed.
     pub fn needs<'a>(&'a self, copy: &'a Copied) -> Result<Vec<&'a Copied>, CopyError> {
         let mut needs = vec![copy];
         loop {
             let last = needs[needs.len() - 1];
+            if let Some(path) = self.unsigned.get(&last.generation) {
+                let error = CopyError::Unsigned { path: path.clone() };
+                return Err(error.in_base(copy.generation, last.generation));
+            }
             if let Some(path) = self.lacks(last) {
                 let error = CopyError::Lacks { generation: last.generation, path };
                 return Err(error.in_base(copy.generation, last.generation));
@@ -66,7 +70,7 @@ impl Listed {
     /// The chain below the next copy: the newest copy and all its bases, and which of these the rules choose; none if
     /// the next copy is to be whole. At most `whole_every` copies in a row are not, and their files take no more room
     /// together than the whole one, but for the last.
-    pub(crate) fn ground(&self, rules: &Rules, whole_every: u32, key: Option<u64>) -> Option<Ground<'_>> {
+    pub(crate) fn ground(&self, rules: &Rules, whole_every: u32, key: Option<KeyName>) -> Option<Ground<'_>> {
         let with_key = self.copies.iter().rev().filter(|copy| copy.key == key);
         let chain = with_key.map(|copy| self.needs(copy)).find_map(Result::ok)?;
         let since_whole = since_whole(&chain);

@@ -8,12 +8,13 @@ use store::checksum::checksum;
 use store::delta::Chain;
 use store::error::RecordError;
 use store::limits::RECORD_BYTES_MAX;
-use store::packets::{Key, PacketReader, Source as _, parallel};
-use store::record::{BaseCopy, Copied, CopiedFile};
+use store::packets::{Key, KeyUse, PacketReader, Source as _, parallel};
+use store::record::{BaseCopy, Copied, CopiedFile, KeyName};
 use store::{GenerationId, JobFile, Manifest, StorageError};
 use transport::{JobId, Rank};
 
 use crate::error::CopyError;
+use crate::key::CopyKey;
 use crate::names;
 use crate::target::Target;
 use crate::windows::Windows;
@@ -27,7 +28,7 @@ pub fn jobs(target: &dyn Target) -> Result<Vec<JobId>, StorageError> {
 pub struct Copies<'a> {
     pub(crate) target: &'a dyn Target,
     pub(crate) job: JobId,
-    pub(crate) key: Option<Key>,
+    pub(crate) key: Option<CopyKey>,
 }
 
 /// The copies found of a job.
@@ -37,6 +38,8 @@ pub struct Listed {
     pub copies: Vec<Copied>,
     /// Records that cannot be read, and why.
     pub damaged: Vec<(GenerationId, CopyError)>,
+    /// Copies with the key that was given whose record nobody signed with it; with the paths of the records.
+    pub(crate) unsigned: BTreeMap<GenerationId, String>,
     /// Checksums of the records.
     pub(crate) records: BTreeMap<GenerationId, u64>,
     /// Every file, with its length.
@@ -100,9 +103,9 @@ pub(crate) fn named<'a>(copies: impl IntoIterator<Item = &'a Copied>) -> BTreeSe
 }
 
 impl<'a> Copies<'a> {
-    /// Of job `job`, at `target`. `key`: files are encrypted with it.
+    /// Of job `job`, at `target`. `key`: new files are encrypted or signed with it, and others must have been.
     #[must_use]
-    pub fn new(target: &'a dyn Target, job: JobId, key: Option<Key>) -> Copies<'a> {
+    pub fn new(target: &'a dyn Target, job: JobId, key: Option<CopyKey>) -> Copies<'a> {
         Copies { target, job, key }
     }
 
@@ -115,7 +118,7 @@ impl<'a> Copies<'a> {
     pub fn list(&self) -> Result<Listed, CopyError> {
         let entries = self.target.list(&names::job(self.job))?;
         let (mut copies, mut damaged) = (Vec::new(), Vec::new());
-        let mut records = BTreeMap::new();
+        let (mut records, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
         for entry in &entries {
             let Some(generation) = names::copied_parsed(self.job, &entry.path) else { continue };
             let bytes = match self.target.read(&entry.path, RECORD_BYTES_MAX) {
@@ -126,6 +129,11 @@ impl<'a> Copies<'a> {
             match self.parse(generation, &bytes) {
                 Ok(copied) => {
                     records.insert(generation, checksum(&bytes));
+                    // A copy with another key is a matter for its owner.
+                    let own = self.key.as_ref().map(|of| of.key.id());
+                    if copied.key.is_some_and(|key| own == Some(key.id)) && !self.is_signed(&copied) {
+                        unsigned.insert(generation, self.target.shown(&entry.path));
+                    }
                     copies.push(copied);
                 }
                 Err(error) => {
@@ -136,7 +144,7 @@ impl<'a> Copies<'a> {
         }
         copies.sort_by_key(|copy| copy.generation);
         let entries = entries.into_iter().map(|entry| (entry.path, entry.bytes)).collect();
-        Ok(Listed { copies, damaged, records, entries })
+        Ok(Listed { copies, damaged, unsigned, records, entries })
     }
 
     /// The record of one copy, and its checksum, without reading other files. None: there is no such copy.
@@ -156,6 +164,7 @@ impl<'a> Copies<'a> {
     /// are read.
     pub fn with_needs(&self, generation: GenerationId) -> Result<Vec<Copied>, CopyError> {
         let (copied, _) = self.record(generation)?.ok_or(CopyError::NoCopy { generation })?;
+        self.check_key(&copied)?;
         let mut needs = vec![copied];
         loop {
             let last = &needs[needs.len() - 1];
@@ -170,6 +179,7 @@ impl<'a> Copies<'a> {
                 let error = CopyError::OtherBase { generation: last.generation, base };
                 return Err(error.in_base(generation, last.generation));
             }
+            self.check_key(&found).map_err(|error| error.in_base(generation, base))?;
             needs.push(found);
         }
     }
@@ -203,6 +213,12 @@ impl<'a> Copies<'a> {
         let path = names::in_copy(self.job, copied.generation, names::MANIFEST);
         let bytes = self.target.read(&path, RECORD_BYTES_MAX)?;
         let failed = |error| CopyError::Record { path: self.target.shown(&path), error };
+        self.check_key(copied)?;
+        if let (Some(of), true) = (&self.key, copied.signature.is_some())
+            && !copied.is_manifest_signed(&of.key, &bytes)
+        {
+            return Err(CopyError::Unsigned { path: self.target.shown(&path) });
+        }
         let (expected, found) = (copied.manifest, Manifest::checksum(&bytes));
         if expected != found {
             return Err(failed(RecordError::WrongManifest { expected, found }));
@@ -222,17 +238,41 @@ impl<'a> Copies<'a> {
         Ok(manifest)
     }
 
+    /// Whether nobody else can have written a record, as far as that is asked for.
+    fn is_signed(&self, copied: &Copied) -> bool {
+        let Some(CopyKey { key, accepts_unsigned, .. }) = &self.key else { return true };
+        if copied.signature.is_none() { *accepts_unsigned } else { copied.is_signed(key) }
+    }
+
+    /// Checks that a copy has the key that was given, and that its record is signed with it. Signed copies can be read without the key as well.
     pub(crate) fn check_key(&self, copied: &Copied) -> Result<(), CopyError> {
-        let given = names::key_id(self.key.as_ref());
-        if copied.key == given {
-            return Ok(());
+        let shown = |name| self.target.shown(&names::in_copy(self.job, copied.generation, name));
+        let given = self.key.as_ref().map(|of| of.key.id());
+        match copied.key {
+            None if given.is_some() => {
+                // The packets themselves say that they need no key.
+                let error = store::packets::PacketsError::NotEncrypted;
+                Err(CopyError::Packets { path: shown(names::JOB_FILE), error })
+            }
+            Some(KeyName { id, usage })
+                if given != Some(id) && (given.is_some() || usage == KeyUse::Encrypt) =>
+            {
+                Err(CopyError::Key { generation: copied.generation, usage, given: given.is_some() })
+            }
+            _ if !self.is_signed(copied) => Err(CopyError::Unsigned { path: shown(names::COPIED) }),
+            _ => Ok(()),
         }
-        if copied.key.is_none() {
-            // The packets themselves say that they need no key.
-            let path = self.target.shown(&names::in_copy(self.job, copied.generation, names::JOB_FILE));
-            return Err(CopyError::Packets { path, error: store::packets::PacketsError::NotEncrypted });
-        }
-        Err(CopyError::Key { generation: copied.generation, given: given.is_some() })
+    }
+
+    /// Whether a key vouches for everything that is read.
+    #[must_use]
+    pub fn is_authentic(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// The key with which files are read.
+    pub(crate) fn read_key(&self) -> Option<&Key> {
+        self.key.as_ref().map(|of| &of.key)
     }
 
     /// Opens a packed file: the one that the record names.
@@ -253,7 +293,7 @@ impl<'a> Copies<'a> {
             return Err(exchanged("its footer is another one than was written"));
         }
         let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
-        let reader = PacketReader::open(&source, self.key.as_ref()).map_err(failed)?;
+        let reader = PacketReader::open(&source, self.read_key()).map_err(failed)?;
         if reader.footer().content_bytes != file.bytes {
             return Err(exchanged("it holds more or fewer bytes than were packed"));
         }

@@ -2,7 +2,7 @@
 
 use store::delta::DeltaError;
 use store::error::RecordError;
-use store::packets::PacketsError;
+use store::packets::{KeyUse, PacketsError};
 use store::{GenerationId, StorageError, StoreError};
 use transport::Rank;
 
@@ -71,12 +71,18 @@ pub enum CopyError {
         "a copy of generation {by} exists, of a later life than this one: the job was restarted elsewhere, and nothing more is copied from here"
     )]
     Superseded { by: GenerationId },
-    /// The files are encrypted with another key than the one that was given.
+    /// The files are encrypted or signed with another key than the one that was given.
     #[error(
-        "the copy of generation {generation} is encrypted with {}: give the key with which it was written",
+        "the copy of generation {generation} is {} with {}: give the key with which it was written",
+        use_words(*.usage),
         key_words(*.given)
     )]
-    Key { generation: GenerationId, given: bool },
+    Key { generation: GenerationId, usage: KeyUse, given: bool },
+    /// A record or a manifest without the right signature.
+    #[error(
+        "{path} is not signed with the key that was given: somebody else wrote or changed it, or a version before 0.2 encrypted it. Take another copy; if you are sure of this one, --trust accepts a record without signature"
+    )]
+    Unsigned { path: String },
     /// The record names more or fewer images than the manifest.
     #[error(
         "the copy of generation {generation} has {found} images, its manifest names {expected}: take another copy"
@@ -119,6 +125,7 @@ impl CopyError {
             CopyError::InBase { error, .. } => error.is_damage(),
             CopyError::Record { .. }
             | CopyError::Lacks { .. }
+            | CopyError::Unsigned { .. }
             | CopyError::NoBase { .. }
             | CopyError::OtherBase { .. }
             | CopyError::Exchanged { .. }
@@ -141,6 +148,13 @@ impl CopyError {
 /// The place answers, but lacks the data.
 pub(crate) fn is_loss(error: &StorageError) -> bool {
     matches!(error, StorageError::NotFound { .. } | StorageError::Short { .. } | StorageError::TooLong { .. })
+}
+
+fn use_words(usage: KeyUse) -> &'static str {
+    match usage {
+        KeyUse::Encrypt => "encrypted",
+        KeyUse::Sign => "signed",
+    }
 }
 
 fn key_words(given: bool) -> &'static str {

@@ -56,7 +56,7 @@ impl<'a> Copies<'a> {
         if source.bytes() != of.blocks_bytes {
             return Err(exchanged("its length is another one than was written"));
         }
-        let delta = DeltaReader::open(&source, self.key.as_ref())
+        let delta = DeltaReader::open(&source, self.read_key())
             .map_err(|error| CopyError::Blocks { path: self.target.shown(&path), error })?;
         if delta.facts().name != of.content || delta.block_bytes() != BLOCK_BYTES {
             return Err(exchanged("it holds other blocks than were packed"));
@@ -157,7 +157,7 @@ impl<'a> Copies<'a> {
     pub(crate) fn verify_blocks(&self, copied: &Copied, rank: Rank) -> Result<(), CopyError> {
         let (delta, source) = self.open_blocks(copied, rank, 1)?;
         let path = self.target.shown(&self.blocks_path(copied, rank));
-        delta.verify(&source, self.key.as_ref()).map_err(|error| CopyError::Blocks { path, error })
+        delta.verify(&source, self.read_key()).map_err(|error| CopyError::Blocks { path, error })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Copies of generations outside the nodes: in a shared directory, or in an object store.
 //!
 //! The images on the nodes of a job, together with their parity, survive the loss of some nodes. A copy survives the loss of all. It lies at a
-//! [`Target`], packed (`store::packets`): compressed where that pays, encrypted if there is a key, every byte checksummed.
+//! [`Target`], packed (`store::packets`): compressed where that pays, encrypted or signed if there is a key, every byte checksummed.
 //!
 //! ```text
 //! JOB/                              the job's id, 32 hexadecimal digits
@@ -10,7 +10,7 @@
 //!     rank-00000000.places          packets: which block is which part of which image
 //!     job                           packets of the job file
 //!     manifest                      as in the job's directory
-//!     copied                        written last: with it the copy exists
+//!     copied                        written last: with it the copy exists; with a key it has a signature of itself and of the manifest
 //!   sign-...                        while several hosts write a copy: by it they see that their place is the same
 //! ```
 //!
@@ -25,6 +25,7 @@ mod copies;
 mod error;
 mod fetch;
 mod folder;
+mod key;
 mod layers;
 mod location;
 mod names;
@@ -40,6 +41,7 @@ mod write;
 pub use copies::{Copies, Found, Listed, jobs};
 pub use error::CopyError;
 pub use folder::Folder;
+pub use key::CopyKey;
 pub use location::{CopyLocation, Environment, LocationError};
 pub use names::job_parsed;
 pub use pack::Packed;

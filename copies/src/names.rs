@@ -1,7 +1,6 @@
 //! Names of the files of copies, and back.
 
 use store::GenerationId;
-use store::packets::Key;
 use transport::{JobId, Rank};
 
 pub(crate) const COPIED: &str = "copied";
@@ -46,11 +45,6 @@ pub(crate) fn of_rank(of: JobId, generation: GenerationId, rank: Rank, what: &st
 pub(crate) fn copied_parsed(of: JobId, path: &str) -> Option<GenerationId> {
     let folder = path.strip_prefix(&job(of))?.strip_prefix('/')?.strip_suffix(COPIED)?.strip_suffix('/')?;
     store::job::generation_of(folder)
-}
-
-/// Distinguishes keys.
-pub(crate) fn key_id(key: Option<&Key>) -> Option<u64> {
-    key.map(Key::id)
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use crate::blocks::{BLOCK_BYTES, Cutter, Map, hash_of, pieces};
 use crate::chain::Ground;
 use crate::copies::Copies;
 use crate::error::CopyError;
+use crate::key::CopyKey;
 use crate::layers::Opened;
 use crate::names;
-use crate::write::{Report, Source, random_seed, sealing};
+use crate::write::{Report, Source, random_seed};
 
 /// A rank that differs in more than this part of its blocks gets all of them: there is nothing to gain, and a copy
 /// without a base is safer.
@@ -206,7 +207,7 @@ impl Copies<'_> {
         let options = DeltaOptions {
             previous: previous.filter(|previous| previous.comparable(signature).is_ok()),
             base: base.clone(),
-            sealing: self.key.as_ref().map(sealing).transpose()?,
+            sealing: self.key.as_ref().map(CopyKey::sealing).transpose()?,
             ..DeltaOptions::default()
         };
         let is_changed =

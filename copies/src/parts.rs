@@ -107,6 +107,7 @@ impl Copies<'_> {
         let find = |upon: &BaseCopy| {
             let no_base = || CopyError::NoBase { generation, base: upon.generation };
             let (copied, record) = self.record(upon.generation)?.ok_or_else(no_base)?;
+            self.check_key(&copied)?;
             if record == upon.record { Ok(copied) } else { Err(no_base()) }
         };
         records.iter().map(find).collect()

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use store::checksum::checksum;
 use store::delta::Rules;
-use store::packets::{Compression, Cut, Key, PacketWriter, PacketsSummary, Sealing, Sink, parallel};
+use store::packets::{Compression, Cut, PacketWriter, PacketsSummary, Sink, parallel};
 use store::record::{BaseCopy, Copied, CopiedFile};
 use store::{
     GenerationId, ImageDigest, ImageReader, JobDirectory, JobFile, Manifest, Storage, StorageError,
@@ -19,6 +19,7 @@ use crate::blocks::BLOCK_BYTES;
 use crate::chain::Ground;
 use crate::copies::{Copies, named};
 use crate::error::CopyError;
+use crate::key::{CopyKey, salt};
 use crate::names;
 use crate::pack::Packed;
 use crate::progress_target::ProgressTarget;
@@ -171,7 +172,7 @@ impl Copies<'_> {
         }
         let found = before.copies.iter().find(|copy| copy.generation == generation);
         let is_there = found.is_some_and(|found| {
-            let has_key = found.key == names::key_id(self.key.as_ref()) || before.is_needed(generation);
+            let has_key = found.key == self.key.as_ref().map(CopyKey::name) || before.is_needed(generation);
             has_key && before.needs(found).is_ok()
         });
         if !is_there {
@@ -186,7 +187,8 @@ impl Copies<'_> {
             None => {
                 let mut others = before.clone();
                 others.copies.retain(|copy| copy.generation != generation);
-                let ground = others.ground(&work.rules, work.whole_every, names::key_id(self.key.as_ref()));
+                let ground =
+                    others.ground(&work.rules, work.whole_every, self.key.as_ref().map(CopyKey::name));
                 let written = self.write_all(work, report, ground.as_ref(), pack);
                 if written.is_err() {
                     self.take_back(generation);
@@ -268,15 +270,19 @@ impl Copies<'_> {
             generation,
             taken_unix_ms: manifest.taken_unix_ms,
             copied_unix_ms: work.copied_unix_ms,
-            key: names::key_id(self.key.as_ref()),
+            key: self.key.as_ref().map(CopyKey::name),
             manifest: Manifest::checksum(&bytes),
             upon: base.map(|base| BaseCopy { generation: base.generation, record: base.checksum() }),
             becomes_base: base.is_some() && work.rules.becomes_base(since_base, since_previous),
             since_whole: None,
             job_file,
             ranks: ranks.iter().map(|packed| packed.of).collect(),
+            signature: None,
         };
         copied.since_whole = ground.map(|ground| ground.since_whole_with(copied.stored_bytes()));
+        if let Some(of) = &self.key {
+            copied.sign(&of.key, salt()?, &bytes);
+        }
         self.expect_there(&copied)?;
         report.add(0)?;
         self.target.write(&own(names::COPIED), &copied.emit())?;
@@ -292,7 +298,7 @@ impl Copies<'_> {
         content: &[u8],
     ) -> Result<CopiedFile, CopyError> {
         let failed = |error| CopyError::Packets { path: self.target.shown(path), error };
-        let sealing = self.key.as_ref().map(sealing).transpose()?;
+        let sealing = self.key.as_ref().map(CopyKey::sealing).transpose()?;
         let bytes = content.len() as u64;
         // Packets that do not become smaller stay as they are: some bytes of entry and tag for each 64 KiB.
         let mut writing = self.target.create(path, bytes + bytes / 512 + 4096)?;
@@ -343,10 +349,4 @@ pub(crate) fn random_seed() -> Result<u64, CopyError> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|_| CopyError::NoRandomness)?;
     Ok(u64::from_le_bytes(seed))
-}
-
-pub(crate) fn sealing(key: &Key) -> Result<Sealing, CopyError> {
-    let mut salt = [0; 24];
-    getrandom::fill(&mut salt).map_err(|_| CopyError::NoRandomness)?;
-    Ok(Sealing::new(key.clone(), salt))
 }

@@ -29,6 +29,7 @@ const WORDS: [&[u8]; 30] = [
     include_bytes!("../../ckpt-glue/src/pmi/spawn.rs"),
     include_bytes!("../../ckpt-glue/src/protection/late.rs"),
     include_bytes!("../../ckpt-glue/src/protection/nodes/mod.rs"),
+    include_bytes!("../../copies/src/key.rs"),
     include_bytes!("../../copies/src/pack.rs"),
     include_bytes!("../../copies/src/parts.rs"),
     include_bytes!("../../protector/src/api.rs"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use console::number;
-use copies::{Copies, CopyError, CopyLocation, Listed, Report, Target, job_parsed, jobs};
+use copies::{Copies, CopyError, CopyKey, CopyLocation, Listed, Report, Target, job_parsed, jobs};
 use launcher::COPY_SILENT_MAX;
 use launcher::error::LauncherError;
 use launcher::nodes::lives::joined;
@@ -15,17 +15,18 @@ use launcher::text;
 use launcher::{Directories, Fetch, Flush};
 use serde::Serialize;
 use store::limits::KEEP_MAX;
-use store::packets::Key;
+use store::packets::KeyUse;
 use store::record::Copied;
 use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, StorageError, StoreError};
 use transport::JobId;
 
 use super::files::utc;
 use super::interrupt::{InterruptGuard, is_stopped};
-use super::key::{KeyArgument, key_name};
+use super::key::key_name;
 use super::run::{lock, setting};
+use super::trust::Consent;
 use super::{print_json, print_message, progress_of, protection, say};
-use crate::arguments::{GenerationArgument, duration_argument};
+use crate::arguments::{GenerationArgument, RestartArguments, duration_argument};
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -64,7 +65,7 @@ impl FlushArguments {
     }
 
     /// The copies that these options ask for; `None` without --flush-to. A directory must exist.
-    pub(crate) fn flush(&self, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
+    pub(crate) fn flush(&self, key: Option<CopyKey>) -> Result<Option<Flush>, CliError> {
         let Some(to) = &self.flush_to else { return Ok(None) };
         let to = absolute(to)?;
         to.open()?;
@@ -74,20 +75,33 @@ impl FlushArguments {
             keep: self.flush_keep.unwrap_or(KEEP),
             whole_every: self.flush_whole_every.unwrap_or(WHOLE_EVERY),
             patience: self.flush_patience.unwrap_or(COPY_SILENT_MAX),
-            key: key.key()?,
+            key,
         };
         Ok(Some(flush))
     }
 
     /// The same for a job that is restarted: the job file's settings, unless another place is named here.
-    pub(crate) fn or_as_before(&self, file: &JobFile, key: &KeyArgument) -> Result<Option<Flush>, CliError> {
+    pub(crate) fn or_as_before(
+        &self,
+        file: &JobFile,
+        key: Option<CopyKey>,
+    ) -> Result<Option<Flush>, CliError> {
         let text = |name: &str| file.settings.get(name).map(String::as_str);
         let Some(to) = text(setting::FLUSH_TO).filter(|_| !self.any()) else { return self.flush(key) };
         let count = |name| text(name).and_then(|text| text.parse().ok());
-        let key = key.key()?;
-        // Copies that were encrypted stay encrypted: without their key this is an error, so that none becomes readable by an oversight.
-        if text(setting::FLUSH_KEY).is_some_and(|id| Some(id) != key.as_ref().map(key_name).as_deref()) {
-            return Err(CliError::FlushKey { place: to.to_owned() });
+        // Copies that were encrypted or signed stay so: without their key this is an error, so that none becomes readable, or is forged, by an oversight.
+        for usage in [KeyUse::Encrypt, KeyUse::Sign] {
+            let own = key.as_ref().filter(|key| key.usage == usage).map(|of| key_name(&of.key));
+            let place = || to.to_owned();
+            match (text(key_setting(usage)), usage) {
+                (Some(id), KeyUse::Encrypt) if own.as_deref() != Some(id) => {
+                    return Err(CliError::FlushKey { place: place() });
+                }
+                (Some(id), KeyUse::Sign) if own.as_deref() != Some(id) => {
+                    return Err(CliError::FlushSign { place: place() });
+                }
+                _ => {}
+            }
         }
         let flush = Flush {
             every: count(setting::FLUSH_EVERY).unwrap_or(1),
@@ -102,6 +116,14 @@ impl FlushArguments {
     }
 }
 
+/// The setting that names the key of copies.
+fn key_setting(usage: KeyUse) -> &'static str {
+    match usage {
+        KeyUse::Encrypt => setting::FLUSH_KEY,
+        KeyUse::Sign => setting::FLUSH_SIGN,
+    }
+}
+
 /// The job file's settings for copies.
 pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
     let mut settings = vec![
@@ -111,7 +133,7 @@ pub(crate) fn settings(flush: &Flush) -> Vec<(String, String)> {
         (setting::FLUSH_WHOLE_EVERY, flush.whole_every.to_string()),
         (setting::FLUSH_PATIENCE_MS, flush.patience.as_millis().to_string()),
     ];
-    settings.extend(flush.key.as_ref().map(|key| (setting::FLUSH_KEY, key_name(key))));
+    settings.extend(flush.key.as_ref().map(|of| (key_setting(of.usage), key_name(&of.key))));
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
@@ -164,16 +186,15 @@ fn absolute(place: &CopyLocation) -> Result<CopyLocation, CliError> {
 }
 
 /// Brings a copy into a job's directory, which is made if it does not exist.
-pub(crate) fn bring(
-    path: &Path,
-    from: &CopyLocation,
-    argument: Option<GenerationArgument>,
-    key: Option<Key>,
-    quiet: bool,
-) -> Result<Brought, CliError> {
+pub(crate) fn bring(arguments: &RestartArguments, from: &CopyLocation) -> Result<Brought, CliError> {
+    let RestartArguments { directory: path, generation, trust, .. } = arguments;
+    let argument = *generation;
+    let mut key = arguments.sign.copy_key(&arguments.key)?;
+    key.iter_mut().for_each(|key| key.accepts_unsigned = *trust);
+    let mut consent = Consent::new(*trust);
     let (place, named) = split(&absolute(from)?);
     let target = place.open()?;
-    let known = known_job(path)?;
+    let known = known_file(path)?.map(|file| file.job);
     let job = match named.or(known) {
         Some(job) => job,
         None => match &jobs(&*target)?[..] {
@@ -196,7 +217,7 @@ pub(crate) fn bring(
     let mut candidates = listed.copies.iter().rev().filter(|copy| is_meant(argument, copy.generation));
     let mut copied = candidates.next().ok_or_else(|| CliError::NoCopies { place: from.to_string() })?;
     let (generation, brings) = loop {
-        let tried = bring_copy(path, from, &copies, copied, quiet);
+        let tried = bring_copy(arguments, from, &copies, copied, &mut consent);
         // If the user has named a generation, no other one is an alternative.
         let other = candidates.next().filter(|_| argument.is_none());
         match (tried, other) {
@@ -224,14 +245,21 @@ enum Brings {
 
 /// Brings one copy.
 fn bring_copy(
-    path: &Path,
+    arguments: &RestartArguments,
     from: &CopyLocation,
     copies: &Copies<'_>,
     copied: &Copied,
-    quiet: bool,
+    consent: &mut Consent,
 ) -> Result<Brings, CliError> {
+    let RestartArguments { directory: path, quiet, .. } = arguments;
+    let (path, quiet) = (path.as_path(), *quiet);
     let file = copies.job_file(copied)?;
     let job = file.job;
+    if !copies.is_authentic() {
+        // The job file of a directory that has the job already is the one that counts.
+        let known = known_file(path)?;
+        consent.obtain(from, copied, known.as_ref().unwrap_or(&file))?;
+    }
     let storage = Directory::create(path)?;
     let _lock = lock(&storage, path)?;
     let mut records = match JobDirectory::create(storage.clone(), &file) {
@@ -315,12 +343,12 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
     Ok(records.adopt_decisions(&joined)?)
 }
 
-/// The job of a directory, if one lives there.
-fn known_job(path: &Path) -> Result<Option<JobId>, CliError> {
+/// The job file of a directory, if a job lives there.
+fn known_file(path: &Path) -> Result<Option<JobFile>, CliError> {
     if !path.join("job").exists() {
         return Ok(None);
     }
-    Ok(Some(JobDirectory::open(Directory::open(path)?)?.1.job))
+    Ok(Some(JobDirectory::open(Directory::open(path)?)?.1))
 }
 
 fn choose(listed: &Listed, argument: Option<GenerationArgument>) -> Option<&Copied> {
@@ -410,6 +438,7 @@ struct CopyReport {
     taken_unix_ms: u64,
     copied_unix_ms: u64,
     encrypted: bool,
+    signed: bool,
     /// Why it cannot be used: something is missing; or the damage that `verify` has found.
     damages: Vec<String>,
 }
@@ -425,7 +454,8 @@ impl CopyReport {
             stored_bytes: copied.stored_bytes(),
             taken_unix_ms: copied.taken_unix_ms,
             copied_unix_ms: copied.copied_unix_ms,
-            encrypted: copied.key.is_some(),
+            encrypted: copied.key.is_some_and(|key| key.usage == KeyUse::Encrypt),
+            signed: copied.key.is_some_and(|key| key.usage == KeyUse::Sign),
             damages: listed.needs(copied).err().iter().map(ToString::to_string).collect(),
         }
     }
@@ -457,7 +487,11 @@ fn print(report: &JobCopies) -> io::Result<()> {
         let (bytes, stored) = (text::bytes(copy.bytes), text::bytes(copy.stored_bytes));
         let (taken, copied) = (utc(copy.taken_unix_ms), utc(copy.copied_unix_ms));
         let upon = copy.upon.as_deref().unwrap_or("nothing: it is whole");
-        let key = if copy.encrypted { ", encrypted" } else { "" };
+        let key = match (copy.encrypted, copy.signed) {
+            (true, _) => ", encrypted",
+            (_, true) => ", signed",
+            _ => "",
+        };
         say!(
             "{:<32}  {:>5}  {bytes:>11}  {stored:>11}  {taken}  {copied}  {upon}{key}",
             copy.generation,
@@ -513,7 +547,7 @@ fn is_meant(argument: Option<GenerationArgument>, generation: GenerationId) -> b
 pub(crate) fn verify(
     place: &CopyLocation,
     argument: Option<GenerationArgument>,
-    key: Option<&Key>,
+    key: Option<&CopyKey>,
     json: bool,
 ) -> Result<Exit, CliError> {
     let (above, named) = split(place);

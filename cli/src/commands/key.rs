@@ -1,4 +1,4 @@
-//! The key of encrypted files: deltas, and copies of generations.
+//! The key of encrypted files, deltas and copies of generations, and of signed copies.
 
 use std::fs::{File, Metadata};
 use std::io::Read as _;
@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use copies::CopyKey;
 use launcher::Encryption;
 use launcher::error::LauncherError;
 use launcher::secrets::KEY_VARIABLE;
@@ -29,22 +30,16 @@ impl KeyArgument {
     }
 
     pub(crate) fn key(&self) -> Result<Option<Key>, CliError> {
-        let (place, text) = match &self.key_file {
-            Some(path) => {
-                let expected = "64 hexadecimal digits";
-                let failed = |error| LauncherError::File { path: path.clone(), error, expected };
-                let mut file = File::open(path).map_err(failed)?;
-                check(path, &file.metadata().map_err(failed)?)?;
-                let mut bytes = Vec::new();
-                file.read_to_end(&mut bytes).map_err(failed)?;
-                (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned())
-            }
+        match &self.key_file {
+            Some(path) => read(path).map(Some),
             None => match std::env::var(KEY_VARIABLE) {
-                Ok(text) if !text.is_empty() => (KEY_VARIABLE.to_owned(), text),
-                _ => return Ok(None),
+                Ok(text) if !text.is_empty() => {
+                    let place = KEY_VARIABLE.to_owned();
+                    parse(text.trim()).map(Some).ok_or(CliError::NoKey { place })
+                }
+                _ => Ok(None),
             },
-        };
-        parse(text.trim()).map(Some).ok_or(CliError::NoKey { place })
+        }
     }
 
     /// For a job whose images are to be encrypted.
@@ -84,6 +79,41 @@ fn check(path: &Path, found: &Metadata) -> Result<(), CliError> {
         return Err(CliError::KeyExposed { path: path.to_owned(), owner: found.uid(), mode });
     }
     Ok(())
+}
+
+/// A key for copies that may be read by everybody.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SignArgument {
+    /// Sign copies with the key in FILE, and accept only copies that are signed with it. Nobody else can change such a copy unnoticed; everybody can read it.
+    ///
+    /// FILE is like that of --key-file. Copies are signed instead of encrypted then; images may still be encrypted (--encrypt).
+    #[arg(long = "sign", value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl SignArgument {
+    pub(crate) fn is_named(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The key of copies: this one, or else that of encrypted files.
+    pub(crate) fn copy_key(&self, key: &KeyArgument) -> Result<Option<CopyKey>, CliError> {
+        match &self.file {
+            Some(path) => Ok(Some(CopyKey::signing(read(path)?))),
+            None => Ok(key.key()?.map(CopyKey::encrypting)),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Key, CliError> {
+    let expected = "64 hexadecimal digits";
+    let failed = |error| LauncherError::File { path: path.to_owned(), error, expected };
+    let mut file = File::open(path).map_err(failed)?;
+    check(path, &file.metadata().map_err(failed)?)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let place = path.display().to_string();
+    parse(String::from_utf8_lossy(&bytes).trim()).ok_or(CliError::NoKey { place })
 }
 
 /// By which people and job files name a key.

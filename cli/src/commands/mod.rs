@@ -23,6 +23,7 @@ pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod stdin;
+mod trust;
 pub(crate) mod verify;
 
 pub(crate) use progress::event_words;

@@ -9,7 +9,7 @@ use launcher::{self, Purpose};
 use serde::Serialize;
 
 use super::copies::FlushArguments;
-use super::key::KeyArgument;
+use super::key::{KeyArgument, SignArgument};
 use super::print_json;
 use super::progress::Progress;
 use super::restart::prepare;
@@ -37,11 +37,13 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
     let restart = RestartArguments {
         directory,
         from: None,
+        trust: false,
         generation,
         time_limit: None,
         on_exit: None,
         flush: FlushArguments::default(),
         key: KeyArgument::default(),
+        sign: SignArgument::default(),
         hosts,
         bind,
         nic: NicArgument::default(),

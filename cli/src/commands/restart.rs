@@ -42,10 +42,7 @@ pub(crate) fn prepare(
     purpose: Purpose,
 ) -> Result<(Plan, RunDirectory), CliError> {
     let brought = match &arguments.from {
-        Some(from) => {
-            let key = arguments.key.key()?;
-            Some(copies::bring(&arguments.directory, from, arguments.generation, key, arguments.quiet)?)
-        }
+        Some(from) => Some(copies::bring(arguments, from)?),
         None => None,
     };
     let generation = brought.as_ref().map(|brought| GenerationArgument::Whole(brought.generation));
@@ -107,10 +104,15 @@ pub(crate) fn prepare(
         return Err(CliError::DomainsOfNothing);
     }
     let flush = match purpose {
-        Purpose::Run => arguments.flush.or_as_before(&file, &arguments.key)?,
+        Purpose::Run => arguments.flush.or_as_before(&file, arguments.sign.copy_key(&arguments.key)?)?,
         Purpose::Repair => None,
     };
-    if arguments.key.is_named() && arguments.from.is_none() && flush.is_none() && encryption.is_none() {
+    let has_copies = arguments.from.is_some() || flush.is_some();
+    if arguments.sign.is_named() && !has_copies {
+        return Err(CliError::SignOfNothing);
+    }
+    let encrypts_copies = has_copies && !arguments.sign.is_named();
+    if arguments.key.is_named() && !encrypts_copies && encryption.is_none() {
         return Err(CliError::KeyOfNothing);
     }
     // Lives that the directory knows nothing of have left copies.

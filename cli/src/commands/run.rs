@@ -60,6 +60,7 @@ pub(crate) mod setting {
     pub(crate) const FLUSH_WHOLE_EVERY: &str = "flush-whole-every";
     pub(crate) const FLUSH_PATIENCE_MS: &str = "flush-patience-ms";
     pub(crate) const FLUSH_KEY: &str = "flush-key";
+    pub(crate) const FLUSH_SIGN: &str = "flush-sign";
     pub(crate) const PARITY: &str = "parity";
     pub(crate) const GROUPS: &str = "groups";
     pub(crate) const ENCODE_BUDGET: &str = "encode-budget";
@@ -119,14 +120,18 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
         return Err(CliError::LimitOfNothing { option: "--domains" });
     }
-    if arguments.key.is_named() && !arguments.flush.any() && !arguments.checkpoint.encrypt {
+    if arguments.sign.is_named() && !arguments.flush.any() {
+        return Err(CliError::SignOfNothing);
+    }
+    let encrypts_copies = arguments.flush.any() && !arguments.sign.is_named();
+    if arguments.key.is_named() && !encrypts_copies && !arguments.checkpoint.encrypt {
         return Err(CliError::KeyOfNothing);
     }
     if arguments.checkpoint.encrypt && !wants_checkpoints(&arguments) {
         return Err(CliError::NothingToEncrypt);
     }
     let encryption = if arguments.checkpoint.encrypt { Some(arguments.key.encryption()?) } else { None };
-    let flush = arguments.flush.flush(&arguments.key)?;
+    let flush = arguments.flush.flush(arguments.sign.copy_key(&arguments.key)?)?;
     if let Ok(library) = &provider
         && arguments.mpi.library != MpiChoice::None
     {

@@ -79,9 +79,12 @@ impl Protection {
 }
 
 pub(crate) fn verify(arguments: &VerifyArguments, json: bool) -> Result<Exit, CliError> {
-    let VerifyArguments { directory: path, generation, key } = arguments;
+    let VerifyArguments { directory: path, generation, key, sign } = arguments;
     if let Some(place) = copies::place_of(path)? {
-        return copies::verify(&place, *generation, key.key()?.as_ref(), json);
+        return copies::verify(&place, *generation, sign.copy_key(key)?.as_ref(), json);
+    }
+    if sign.is_named() {
+        return Err(CliError::SignOfNothing);
     }
     let (directory, file) = open_job(path)?;
     // The check for damage needs no key; the check for forged bytes does.

@@ -76,7 +76,7 @@ impl Hosts {
 
     fn go_on(&self, options: &[&str]) -> Done {
         self.place.let_end();
-        let done = self.place.restart(&[&["--from", &self.shared], options].concat()).finish();
+        let done = self.place.restart(&[&["--from", &self.shared, "--trust"], options].concat()).finish();
         verified(&done);
         done
     }
@@ -84,7 +84,7 @@ impl Hosts {
     /// The location of the copies is relative to the folder beside them.
     fn go_on_from_beside(&self, options: &[&str]) -> Done {
         self.place.let_end();
-        let mut command = stillwire(&["restart", &self.place.job_text(), "--from", "shared"]);
+        let mut command = stillwire(&["restart", &self.place.job_text(), "--from", "shared", "--trust"]);
         command.args(options).current_dir(self.place.folder.path());
         let done = Running::start(command).finish();
         verified(&done);
@@ -188,7 +188,7 @@ fn nodes_that_went_on_apart_are_reported_and_so_is_a_launcher_s_older_directory(
     fs::remove_dir_all(&of_a).expect("a directory");
     fs::rename(&aside, &of_a).expect("it can be renamed");
     fs::remove_dir_all(&job).expect("a directory");
-    let apart = hosts.place.restart(&["--from", &hosts.shared]).finish();
+    let apart = hosts.place.restart(&["--from", &hosts.shared, "--trust"]).finish();
     apart.says(&["knows life 2.", "it was restarted twice from the same state", "--hosts"]);
     assert_eq!(apart.code, Some(1), "{apart:?}");
 }
@@ -242,7 +242,7 @@ fn images(node: &str) -> Vec<(String, bool)> {
 }
 
 fn restarted(hosts: &Hosts) -> Running {
-    let mut command = stillwire(&["restart", &hosts.place.job_text(), "--from", &hosts.shared]);
+    let mut command = stillwire(&["restart", &hosts.place.job_text(), "--from", &hosts.shared, "--trust"]);
     command.env("STILLWIRE_PROVIDER", library());
     Running::start(command)
 }
@@ -398,4 +398,19 @@ fn the_key_goes_to_the_keepers_and_without_it_nothing_is_brought() {
     wrong.says(&["is encrypted with another key"]);
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     hosts.go_on(&["--key-file", &key]);
+}
+
+#[test]
+fn keepers_sign_what_they_copy_and_bring_only_what_is_signed() {
+    let hosts = Hosts::new();
+    let key = hosts.place.folder.path().join("key");
+    fs::write(&key, "0f".repeat(32)).expect("a file can be written");
+    let key = text(&key);
+    hosts.killed(&["--sign", &key]);
+    hosts.are_whole(&["--sign", &key]);
+    fs::remove_dir_all(hosts.of_job()).expect("directories");
+    hosts.place.let_end();
+    let done = hosts.place.restart(&["--from", &hosts.shared, "--sign", &key]).finish();
+    verified(&done);
+    done.says(&["files were brought to"]);
 }

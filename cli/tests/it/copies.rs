@@ -77,7 +77,7 @@ fn a_job_whose_directory_is_gone_goes_on_from_a_copy_and_is_copied_again() {
         verified.code == Some(0) && verified.stdout.contains("every byte is as it was copied"),
         "{verified:?}"
     );
-    let mut job = place.restart(&["--from", &shared]);
+    let mut job = place.restart(&["--from", &shared, "--trust"]);
     job.wait_for(&format!("begins from generation {}", copies[1]));
     // It goes on being copied: its file has the setting.
     job.wait_for("generation 2.");
@@ -90,7 +90,7 @@ fn a_job_whose_directory_is_gone_goes_on_from_a_copy_and_is_copied_again() {
     let of_newer = &before["copies"][1];
     assert_eq!(of_newer["upon"].as_str(), Some(&copies[0][..]), "{before}");
     assert!(of_newer["stored_bytes"].as_u64() < of_newer["bytes"].as_u64(), "{before}");
-    let older = &["restart", &place.job_text(), "--from", &shared, "--generation", &copies[0]];
+    let older = &["restart", &place.job_text(), "--from", &shared, "--trust", "--generation", &copies[0]];
     let older = done(&mut stillwire(older));
     if after.contains(&copies[0]) {
         older.says(&["is newer than the copy of", &format!("generation {} brought from", copies[0])]);
@@ -107,7 +107,7 @@ fn an_older_copy_can_be_chosen_and_a_file_url_is_a_place() {
     let before = listed(&shared);
     let copies = generations(&before);
     let of_job = format!("{shared}/{}", before["job"].as_str().unwrap());
-    go_on(&place, &["--from", &of_job, "--generation", &copies[0]], &copies[0]);
+    go_on(&place, &["--from", &of_job, "--trust", "--generation", &copies[0]], &copies[0]);
     // A generation of which there is no copy.
     let other = Place::new();
     let brought =
@@ -210,6 +210,81 @@ fn copies_that_are_damaged_or_encrypted_are_reported_and_not_restored() {
     let last = place.generations("committed").pop().expect("one that the job has kept");
     let forgotten = done(&mut stillwire(&["restart", &place.job_text(), "--generation", &last]));
     forgotten.says(&["copies of this job", "are encrypted", "--key-file"]);
+}
+
+// The copy says which program runs, with which environment, and how other hosts are reached.
+#[test]
+fn a_copy_without_a_key_is_shown_and_runs_only_with_consent() {
+    let place = Place::new();
+    let shared = shared(&place);
+    lost_with_copies(&place, &["--flush-to", &shared, "--env", "COLOUR=a \u{1b}[31mred"]);
+    let newest = generations(&listed(&shared)).pop().unwrap();
+    let refused = done(&mut stillwire(&["restart", &place.job_text(), "--from", &shared]));
+    refused.says(&[
+        &format!("no key vouches for the copy of generation {newest} at {shared}"),
+        "__demo-rank --class S",
+        "\"COLOUR=a \\u{1b}[31mred\"",
+        "of 4 ranks, code included",
+        "add --trust",
+    ]);
+    assert!(refused.code == Some(1) && !place.job().exists(), "{refused:?}");
+    go_on(&place, &["--from", &shared, "--trust"], &newest);
+}
+
+#[test]
+fn a_signed_copy_runs_with_its_key_and_without_questions() {
+    let place = Place::new();
+    let shared = shared(&place);
+    let (key, other) = (key_file(&place, "key", "0f"), key_file(&place, "other", "1e"));
+    lost_with_copies(&place, &["--flush-to", &shared, "--sign", &key]);
+    let before = listed(&shared);
+    let newest = generations(&before).pop().unwrap();
+    assert_eq!(
+        (&before["copies"][0]["signed"], &before["copies"][0]["encrypted"]),
+        (&true.into(), &false.into())
+    );
+    for options in [vec![], vec!["--sign", &key], vec!["--key-file", &key]] {
+        let verified = done(&mut stillwire(&[&["verify", &shared], &options[..]].concat()));
+        assert_eq!(verified.code, Some(0), "{verified:?}");
+    }
+    let path = place.job_text();
+    let restart = ["restart", &path, "--from", &shared];
+    let others = done(&mut stillwire(&[&restart[..], &["--sign", &other]].concat()));
+    others.says(&["is signed with another key than the one that was given"]);
+    // Somebody who can write there, and has no key, takes the signature away.
+    let record = blocks_of(&shared, &before, 0, 2).with_file_name("copied");
+    let own = fs::read(&record).unwrap();
+    let mut forged = store::record::Copied::parse(&own).unwrap();
+    forged.signature = None;
+    fs::write(&record, forged.emit()).unwrap();
+    let name = record.display().to_string();
+    let checked = done(&mut stillwire(&["verify", &shared, "--sign", &key]));
+    assert!(checked.code == Some(3) && checked.stdout.contains(&name), "{checked:?}");
+    let refused = done(&mut stillwire(&[&restart[..], &["--sign", &key]].concat()));
+    refused.says(&[&name, "is not signed with the key that was given"]);
+    assert!(refused.code == Some(1) && !place.job().exists(), "{refused:?}");
+    fs::write(&record, own).unwrap();
+    go_on(&place, &["--from", &shared, "--sign", &key], &newest);
+    // From now on the key is asked for, so that no copy is written that nobody vouches for.
+    let last = place.generations("committed").pop().expect("one that the job has kept");
+    for options in [vec![], vec!["--sign", &other]] {
+        let arguments = [&["restart", &path, "--generation", &last], &options[..]].concat();
+        done(&mut stillwire(&arguments)).says(&["copies of this job", "are signed", "with --sign"]);
+    }
+}
+
+#[test]
+fn a_key_that_signs_nothing_is_an_error() {
+    let place = Place::new();
+    let key = key_file(&place, "key", "0f");
+    let mut run = stillwire(&["run", "-n", "1", "--sign", &key, "--", "true"]);
+    done(&mut run).says(&["--sign signs copies, and none are written or read here"]);
+    let shared = shared(&place);
+    // The other key would encrypt neither images nor copies.
+    let both = ["run", "-n", "1", "--flush-to", &shared, "--sign", &key, "--key-file", &key, "--", "true"];
+    let refused = done(&mut stillwire(&both));
+    refused.says(&["--key-file is the key of encrypted images and of copies"]);
+    assert_eq!(refused.code, Some(2));
 }
 
 /// The blocks of a rank in a copy.
@@ -353,7 +428,7 @@ fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
         &format!("`stillwire restart {} --from {shared}`", place.job_text()),
     ]);
     fs::remove_dir_all(place.job()).unwrap();
-    go_on(&place, &["--from", &shared], &newest);
+    go_on(&place, &["--from", &shared, "--trust"], &newest);
     assert_eq!(done(&mut stillwire(&["verify", &shared])).code, Some(0));
     // A node's directory that cannot be read is reported as unreadable, and only an absent one as missing.
     let of_job = fs::read_dir(&own).unwrap().next().unwrap().unwrap().path();

@@ -3,15 +3,15 @@
 use std::num::NonZeroUsize;
 
 use crate::common::{Disk, JOB, Job, base_path, restore_into, restore_newest};
-use copies::{Copies, CopyError, Report, Target as _, jobs};
+use copies::{Copies, CopyError, CopyKey, Report, Target as _, jobs};
 use store::delta::DeltaError;
 use store::error::RecordError;
-use store::packets::{Key, PacketsError};
+use store::packets::{Key, KeyUse, PacketsError};
 use store::{JobDirectory, Storage as _, StorageError, StoreError};
 use transport::JobId;
 
-fn key(byte: u8) -> Option<Key> {
-    Some(Key([byte; 32]))
+fn key(byte: u8) -> Option<CopyKey> {
+    Some(CopyKey::encrypting(Key([byte; 32])))
 }
 
 fn files_of_ranks(disk: &Disk) -> usize {
@@ -63,7 +63,7 @@ fn with_a_key_nothing_is_readable_without_it() {
         let copies = Copies::new(&target, JOB, wrong.clone());
         let listed = copies.list().unwrap();
         let found = copies.verify(&listed.copies, NonZeroUsize::MIN, &|_| ()).unwrap();
-        let expected = CopyError::Key { generation: ids[0], given: wrong.is_some() };
+        let expected = CopyError::Key { generation: ids[0], usage: KeyUse::Encrypt, given: wrong.is_some() };
         assert_eq!(found[0].error, expected);
         assert_eq!(copies.job_file(&listed.copies[0]).unwrap_err(), expected);
         let directory = JobDirectory::attach(Disk::default(), JOB);

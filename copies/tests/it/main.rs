@@ -7,3 +7,4 @@ mod objects;
 mod parts;
 mod progress;
 mod series;
+mod signed;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use crate::common::{Disk, JOB, Random, job_file};
-use copies::{Copies, CopyError, Report, Source, Target as _, Work, Written};
+use copies::{Copies, CopyError, CopyKey, Report, Source, Target as _, Work, Written};
 use proptest::prelude::*;
 use store::delta::{Rules, Strategy as Bases};
 use store::image::Base;
@@ -133,7 +133,7 @@ impl Job {
         id: GenerationId,
         keep: u32,
         rules: Rules,
-        key: Option<Key>,
+        key: Option<CopyKey>,
     ) -> Result<Written, CopyError> {
         let manifest = self.directory.clone().manifest(id)?;
         let mut job_file = job_file();
@@ -497,7 +497,7 @@ fn a_copy_whose_base_was_removed_by_others_is_not_used_and_goes_with_the_next_on
 fn with_another_key_a_chain_begins_anew_and_the_old_one_stays_readable_with_its_own() {
     let (job, ids) = job_of(4);
     let disk = Disk::default();
-    let key = |byte| Some(Key([byte; 32]));
+    let key = |byte| Some(CopyKey::encrypting(Key([byte; 32])));
     let keys = [key(1), key(1), key(2), key(2)];
     for (id, key) in ids.iter().zip(&keys) {
         job.copy_with(&disk, *id, 9, ADAPTIVE, key.clone()).unwrap();

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use copies::{CopyError, CopyLocation, PackRequest, Packed, Report};
-use store::packets::Key;
+use copies::{CopyError, CopyKey, CopyLocation, PackRequest, Packed, Report};
 use store::{GenerationId, Manifest};
 
 use super::Plan;
@@ -35,8 +34,8 @@ pub struct Flush {
     pub keep: u32,
     /// At most so many depend on one whole copy.
     pub whole_every: u32,
-    /// The key that encrypts them; `None`: they are not encrypted.
-    pub key: Option<Key>,
+    /// The key that encrypts or signs them.
+    pub key: Option<CopyKey>,
     /// A copy that makes no progress for so long is given up.
     pub patience: Duration,
 }
@@ -48,8 +47,8 @@ pub struct Fetch {
     pub generation: GenerationId,
     /// Where copies lie.
     pub from: CopyLocation,
-    /// The key of encrypted copies.
-    pub key: Option<Key>,
+    /// The key of encrypted or signed copies.
+    pub key: Option<CopyKey>,
 }
 
 /// The outcome of a copy.

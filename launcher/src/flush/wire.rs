@@ -4,10 +4,9 @@
 
 use core::fmt;
 
-use copies::{CopyError, CopyLocation, Environment, PackRequest, Target};
+use copies::{CopyError, CopyKey, CopyLocation, Environment, PackRequest, Target};
 use serde::{Deserialize, Serialize};
 use store::Manifest;
-use store::packets::Key;
 
 /// A place of copies, and its credentials and key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +14,7 @@ pub(crate) struct CopyAccess {
     place: String,
     /// `AWS_*`, for an object store.
     environment: Vec<(String, String)>,
-    key: Option<[u8; 32]>,
+    key: Option<CopyKey>,
 }
 
 impl fmt::Debug for CopyAccess {
@@ -25,13 +24,13 @@ impl fmt::Debug for CopyAccess {
 }
 
 impl CopyAccess {
-    pub(crate) fn new(place: &CopyLocation, key: Option<&Key>) -> CopyAccess {
+    pub(crate) fn new(place: &CopyLocation, key: Option<&CopyKey>) -> CopyAccess {
         let environment = match place {
             CopyLocation::Folder(_) => Environment::default(),
             CopyLocation::Objects { .. } => Environment::own(),
         };
         let environment = environment.all().map(|(name, value)| (name.to_owned(), value.to_owned()));
-        CopyAccess { place: place.to_string(), environment: environment.collect(), key: key.map(|key| key.0) }
+        CopyAccess { place: place.to_string(), environment: environment.collect(), key: key.cloned() }
     }
 
     pub(crate) fn open(&self) -> Result<Box<dyn Target>, CopyError> {
@@ -45,8 +44,8 @@ impl CopyAccess {
         &self.place
     }
 
-    pub(crate) fn key(&self) -> Option<Key> {
-        self.key.map(Key)
+    pub(crate) fn key(&self) -> Option<CopyKey> {
+        self.key.clone()
     }
 }
 

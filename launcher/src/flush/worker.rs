@@ -6,10 +6,9 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
-use copies::{Copies, CopyError, CopyLocation, Packed, Report, Work, Written};
+use copies::{Copies, CopyError, CopyKey, CopyLocation, Packed, Report, Work, Written};
 use protector::ImageRuns;
 use store::delta::Rules;
-use store::packets::Key;
 use store::{Directory, ImageReader, JobDirectory, JobFile, Manifest, StoreError};
 use transport::{JobId, Rank};
 
@@ -78,7 +77,7 @@ pub(super) struct Copier {
     place: CopyLocation,
     keep: u32,
     whole_every: u32,
-    key: Option<Key>,
+    key: Option<CopyKey>,
     plan: Plan,
     threads: NonZeroUsize,
     /// Answers of others, if they pack.

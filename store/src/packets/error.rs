@@ -71,15 +71,15 @@ pub enum PacketsError {
     /// The packets are encrypted, and no key was given.
     #[error("it is encrypted, and no key was given: name the file with the key")]
     KeyMissing,
-    /// A key was given for packets that are not encrypted.
+    /// A key was given for packets that have none.
     #[error(
-        "a key was given, but it is not encrypted: its writer had no key, or it was exchanged; read it without the key if that is intended"
+        "a key was given, but it is neither encrypted nor signed: its writer had no key, or it was exchanged; read it without the key if that is intended"
     )]
     NotEncrypted,
     /// The key is not the one with which the packets were encrypted.
-    #[error("wrong key: it is encrypted with another one")]
+    #[error("wrong key: it is encrypted or signed with another one")]
     WrongKey,
     /// The key is right, and the bytes are not those that were encrypted.
-    #[error("{} differs from the content encrypted with this key; it was forged or exchanged", match packet { Some(packet) => format!("packet {packet}"), None => "the footer".to_owned() })]
+    #[error("{} differs from the content encrypted or signed with this key; it was forged or exchanged", match packet { Some(packet) => format!("packet {packet}"), None => "the footer".to_owned() })]
     Forged { packet: Option<u64> },
 }

@@ -10,7 +10,7 @@ use super::{Codec, Cut, PacketsError};
 use crate::checksum::{Checksum, checksum};
 use crate::image::layout::Field;
 use crate::limits::{CONTENT_BYTES_MAX, PACKETS_MAX};
-use crate::seal::{SALT_BYTES, TAG_BYTES};
+use crate::seal::{KeyUse, SALT_BYTES, TAG_BYTES};
 
 /// The first bytes of a stream, and of its footer.
 pub const MAGIC: [u8; 4] = *b"SWPK";
@@ -20,8 +20,10 @@ pub const VERSION: u16 = 1;
 pub const READABLE: RangeInclusive<u16> = 1..=VERSION;
 /// The packets are encrypted.
 pub const FLAG_ENCRYPTED: u16 = 1;
+/// The packets are signed, and can be read without the key.
+pub const FLAG_SIGNED: u16 = 2;
 /// The flags that this build knows. Flags change the meaning of the file, so an unknown one is refused.
-pub const FLAGS_KNOWN: u16 = FLAG_ENCRYPTED;
+pub const FLAGS_KNOWN: u16 = FLAG_ENCRYPTED | FLAG_SIGNED;
 
 /// Bytes before the first packet.
 pub const FRONT_BYTES: usize = 8;
@@ -93,13 +95,15 @@ pub struct Footer {
     pub content_bytes: u64,
     /// Of the table.
     pub table_checksum: u64,
-    /// How it is encrypted, if it is.
+    /// How it is encrypted or signed, if it is.
     pub sealed: Option<Sealed>,
 }
 
-/// A stream's encryption.
+/// A stream's encryption, or its signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
+    /// What the key does to it.
+    pub usage: KeyUse,
     /// Makes nonces unlike those of any other stream.
     pub salt: [u8; SALT_BYTES],
     /// By which a wrong key is known.
@@ -132,16 +136,27 @@ impl Footer {
         let Some(cut) = Cut::new(block_bytes, blocks_per_packet) else {
             return Err(PacketsError::BadCut { block_bytes, blocks_per_packet });
         };
-        let sealed = Sealed { salt: fields.salt, key_check: fields.key_check, footer_tag: fields.footer_tag };
-        let is_encrypted = flags & FLAG_ENCRYPTED != 0;
+        let usage = match flags {
+            FLAG_ENCRYPTED => Some(KeyUse::Encrypt),
+            FLAG_SIGNED => Some(KeyUse::Sign),
+            0 => None,
+            // Both at once.
+            _ => return Err(PacketsError::UnsupportedFlags { found: flags, known: FLAGS_KNOWN }),
+        };
+        let sealed = Sealed {
+            usage: usage.unwrap_or(Sealed::NONE.usage),
+            salt: fields.salt,
+            key_check: fields.key_check,
+            footer_tag: fields.footer_tag,
+        };
         let footer = Footer {
             cut,
             packets: fields.packets.get(),
             content_bytes: fields.content_bytes.get(),
             table_checksum: fields.table_checksum.get(),
-            sealed: is_encrypted.then_some(sealed),
+            sealed: usage.map(|_| sealed),
         };
-        let unused = (is_encrypted || sealed == Sealed::NONE).then_some(());
+        let unused = (usage.is_some() || sealed == Sealed::NONE).then_some(());
         unused.and(footer.table_offset(stream_bytes)).ok_or(PacketsError::CountsDiffer {
             packets: footer.packets,
             content_bytes: footer.content_bytes,
@@ -157,7 +172,11 @@ impl Footer {
         let mut bytes: [u8; FOOTER_BYTES] = zerocopy::transmute!(FooterBytes {
             magic: MAGIC,
             version: U16::new(VERSION),
-            flags: U16::new(if self.sealed.is_some() { FLAG_ENCRYPTED } else { 0 }),
+            flags: U16::new(match self.sealed.map(|sealed| sealed.usage) {
+                Some(KeyUse::Encrypt) => FLAG_ENCRYPTED,
+                Some(KeyUse::Sign) => FLAG_SIGNED,
+                None => 0,
+            }),
             block_bytes: U32::new(self.cut.block_bytes()),
             blocks_per_packet: U32::new(self.cut.blocks_per_packet()),
             packets: U64::new(self.packets),
@@ -205,8 +224,12 @@ impl Footer {
 }
 
 impl Sealed {
-    const NONE: Sealed =
-        Sealed { salt: [0; SALT_BYTES], key_check: [0; TAG_BYTES], footer_tag: [0; TAG_BYTES] };
+    const NONE: Sealed = Sealed {
+        usage: KeyUse::Encrypt,
+        salt: [0; SALT_BYTES],
+        key_check: [0; TAG_BYTES],
+        footer_tag: [0; TAG_BYTES],
+    };
 }
 
 /// One packet as the table describes it.

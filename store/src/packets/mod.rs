@@ -9,7 +9,7 @@
 //! | front, 8 bytes | packet 0 | packet 1 | ... | table, 24 bytes a packet | footer, 104 bytes |
 //! ```
 //!
-//! Packets can be encrypted: see [`Sealing`].
+//! Packets can be encrypted or signed: see [`Sealing`].
 
 mod codec;
 mod error;
@@ -23,7 +23,7 @@ pub use error::PacketsError;
 pub use reader::PacketReader;
 pub use writer::{PacketWriter, PacketsSummary};
 
-pub use crate::seal::{Key, Sealing};
+pub use crate::seal::{Key, KeyUse, SALT_BYTES, Sealing};
 
 use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, PACKET_BYTES_MAX};
 use crate::storage::StorageError;

@@ -1,10 +1,12 @@
 //! Reading packets: the footer at once, any packet when it is wanted.
 
-use super::layout::{ENTRY_BYTES, Entry, FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC, front, packet_checksum};
+use super::layout::{
+    ENTRY_BYTES, Entry, FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC, Sealed, front, packet_checksum,
+};
 use super::{Key, PacketsError, Sealing, Source, Unpacker};
 use crate::checksum::Checksum;
 use crate::limits::READ_BUFFER_BYTES;
-use crate::seal::{PACKETS, TAG_BYTES};
+use crate::seal::{KeyUse, PACKETS, TAG_BYTES};
 
 /// A stream whose footer is read and checked. It does not hold the source; every call must get the one that it was opened with.
 #[derive(Clone, Debug)]
@@ -15,7 +17,8 @@ pub struct PacketReader {
 }
 
 impl PacketReader {
-    /// Reads front and footer of packets that take all of `source`. `key`: the packets are encrypted with it.
+    /// Reads front and footer of packets that take all of `source`. `key`: the packets are encrypted or signed with it.
+    /// Signed packets can also be read without it; then nothing is known of who wrote them.
     pub fn open(source: &(impl Source + ?Sized), key: Option<&Key>) -> Result<PacketReader, PacketsError> {
         let stream_bytes = source.bytes();
         let expected_bytes = (FRONT_BYTES + FOOTER_BYTES) as u64;
@@ -40,9 +43,11 @@ impl PacketReader {
         let sealing = match (footer.sealed, key) {
             (None, None) => None,
             (None, Some(_)) => return Err(PacketsError::NotEncrypted),
-            (Some(_), None) => return Err(PacketsError::KeyMissing),
+            (Some(Sealed { usage: KeyUse::Encrypt, .. }), None) => return Err(PacketsError::KeyMissing),
+            // Its packets can be read, and nobody vouches for them.
+            (Some(Sealed { usage: KeyUse::Sign, .. }), None) => None,
             (Some(sealed), Some(key)) => {
-                let sealing = Sealing::new(key.clone(), sealed.salt);
+                let sealing = Sealing::with(key.clone(), sealed.usage, sealed.salt);
                 if sealing.key_check(PACKETS) != sealed.key_check {
                     return Err(PacketsError::WrongKey);
                 }
@@ -85,7 +90,7 @@ impl PacketReader {
     fn parse_entry(&self, packet: u64, bytes: &[u8; ENTRY_BYTES]) -> Result<Entry, PacketsError> {
         let entry = Entry::parse(packet, bytes)?;
         let Entry { offset, stored_bytes, .. } = entry;
-        let tag = if self.sealing.is_some() { TAG_BYTES } else { 0 };
+        let tag = if self.footer.sealed.is_some() { TAG_BYTES } else { 0 };
         let stored_max = (self.footer.content_of(packet) + tag) as u64;
         let end = offset.checked_add(u64::from(stored_bytes));
         let fits = end.is_some_and(|end| end <= self.footer.table(self.stream_bytes));
@@ -126,18 +131,17 @@ impl PacketReader {
         if expected != found {
             return Err(PacketsError::PacketDamaged { packet, expected, found });
         }
-        let packed = match &self.sealing {
-            None => &*stored,
-            Some(sealing) => {
-                let forged = PacketsError::Forged { packet: Some(packet) };
-                let Some((bytes, tag)) = stored.split_last_chunk_mut::<TAG_BYTES>() else {
-                    return Err(forged);
-                };
-                if !sealing.open(packet, &[entry.codec as u8], bytes, tag) {
-                    return Err(forged);
-                }
-                &*bytes
+        let packed = if self.footer.sealed.is_none() {
+            &*stored
+        } else {
+            let forged = PacketsError::Forged { packet: Some(packet) };
+            let Some((bytes, tag)) = stored.split_last_chunk_mut::<TAG_BYTES>() else {
+                return Err(forged);
+            };
+            if self.sealing.as_ref().is_some_and(|of| !of.open(packet, &[entry.codec as u8], bytes, tag)) {
+                return Err(forged);
             }
+            &*bytes
         };
         if unpacker.unpack(entry.codec, packed, into) {
             return Ok(());

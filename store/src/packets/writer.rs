@@ -96,8 +96,12 @@ impl PacketWriter {
             sealed: None,
         };
         if let Some(sealing) = &self.sealing {
-            let sealed =
-                Sealed { salt: sealing.salt(), key_check: sealing.key_check(PACKETS), footer_tag: [0; 16] };
+            let sealed = Sealed {
+                usage: sealing.usage(),
+                salt: sealing.salt(),
+                key_check: sealing.key_check(PACKETS),
+                footer_tag: [0; 16],
+            };
             footer.sealed = Some(sealed);
             footer.sealed = Some(Sealed { footer_tag: sealing.footer_tag(&footer.tagged()), ..sealed });
         }

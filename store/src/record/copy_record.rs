@@ -1,5 +1,7 @@
 //! The record that makes a copy of a generation exist.
 
+use core::fmt::{self, Display};
+
 use ckpt_glue::{GenerationId, ImageDigest};
 use serde::{Deserialize, Serialize};
 use transport::{JobId, Rank};
@@ -11,9 +13,13 @@ use crate::checksum::checksum;
 use crate::delta::ContentName;
 use crate::error::RecordError;
 use crate::limits::RANKS_MAX;
+use crate::seal::{Key, KeyUse, SALT_BYTES, Sealing, TAG_BYTES};
 
 const FORM: Form = Form { what: "copied", version: 1 };
 const NONE: &str = "none";
+const SIGNED: &str = "signed ";
+const KEY_FORM: &str = "key none, KEY, or signed KEY";
+const SIGNATURE_FORM: &str = "signature SALT MANIFEST-TAG RECORD-TAG";
 const YES: &str = "yes";
 const NO: &str = "no";
 const IMAGE_FORM: &str = "image or base DIGEST BYTES";
@@ -32,8 +38,8 @@ pub struct Copied {
     pub taken_unix_ms: u64,
     /// When it was copied, likewise.
     pub copied_unix_ms: u64,
-    /// Which key its files are encrypted with ([`crate::packets::Key::id`]).
-    pub key: Option<u64>,
+    /// Which key its files are encrypted or signed with.
+    pub key: Option<KeyName>,
     /// Checksum of the manifest's bytes.
     pub manifest: u64,
     /// The copy that has the blocks which this one has not; none: it is whole.
@@ -47,6 +53,37 @@ pub struct Copied {
     pub job_file: CopiedFile,
     /// The parts of each rank.
     pub ranks: Vec<CopiedRank>,
+    /// Of this record and the manifest, which are not packed. None without a key.
+    pub signature: Option<Signature>,
+}
+
+/// A key, as a record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyName {
+    /// [`Key::id`].
+    pub id: u64,
+    /// What it does to the files.
+    pub usage: KeyUse,
+}
+
+/// Tags of the record of a copy and of its manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// Random, of this signature alone.
+    pub salt: [u8; SALT_BYTES],
+    /// Over the manifest's bytes.
+    pub manifest: [u8; TAG_BYTES],
+    /// Over the record, up to this tag.
+    pub record: [u8; TAG_BYTES],
+}
+
+const MANIFEST_PART: u8 = 0;
+const RECORD_PART: u8 = 1;
+
+impl Signature {
+    fn sealing(&self, key: &Key) -> Sealing {
+        Sealing::with(key.clone(), KeyUse::Sign, self.salt)
+    }
 }
 
 /// Another copy of the same job, by its record.
@@ -114,7 +151,10 @@ impl Copied {
         lines.line("taken-ms", self.taken_unix_ms);
         lines.line("copied-ms", self.copied_unix_ms);
         match self.key {
-            Some(key) => lines.line("key", format_args!("{key:016x}")),
+            Some(KeyName { id, usage: KeyUse::Encrypt }) => lines.line("key", format_args!("{id:016x}")),
+            Some(KeyName { id, usage: KeyUse::Sign }) => {
+                lines.line("key", format_args!("{SIGNED}{id:016x}"));
+            }
             None => lines.line("key", NONE),
         }
         lines.line("manifest", format_args!("{:016x}", self.manifest));
@@ -137,7 +177,36 @@ impl Copied {
             lines.line("blocks", format_args!("{} {}", rank.content, rank.blocks_bytes));
             rank.places.emit(&mut lines, "places");
         }
+        if let Some(Signature { salt, manifest, record }) = &self.signature {
+            lines.line("signature", format_args!("{} {} {}", Digits(salt), Digits(manifest), Digits(record)));
+        }
         lines.finish()
+    }
+
+    /// Signs record and manifest; `salt` must be random, and never the same for two signatures with one key.
+    pub fn sign(&mut self, key: &Key, salt: [u8; SALT_BYTES], manifest: &[u8]) {
+        let sealing = Sealing::with(key.clone(), KeyUse::Sign, salt);
+        let manifest = sealing.sign_part(MANIFEST_PART, manifest);
+        self.signature = Some(Signature { salt, manifest, record: [0; TAG_BYTES] });
+        let record = sealing.sign_part(RECORD_PART, &self.emit());
+        self.signature = Some(Signature { salt, manifest, record });
+    }
+
+    /// Whether somebody with this key wrote the record, as it is.
+    #[must_use]
+    pub fn is_signed(&self, key: &Key) -> bool {
+        let Some(signature) = self.signature else { return false };
+        let signed = Signature { record: [0; TAG_BYTES], ..signature };
+        let bytes = Copied { signature: Some(signed), ..self.clone() }.emit();
+        signature.sealing(key).is_signed_part(RECORD_PART, &bytes, &signature.record)
+    }
+
+    /// Whether these are the bytes of the manifest that was signed with it.
+    #[must_use]
+    pub fn is_manifest_signed(&self, key: &Key, manifest: &[u8]) -> bool {
+        self.signature.is_some_and(|signature| {
+            signature.sealing(key).is_signed_part(MANIFEST_PART, manifest, &signature.manifest)
+        })
     }
 
     /// Reads [`Copied::emit`]'s bytes.
@@ -148,9 +217,7 @@ impl Copied {
             generation: lines.line("generation", "generation LIFE EPOCH", generation)?,
             taken_unix_ms: lines.line("taken-ms", "taken-ms MILLISECONDS", decimal)?,
             copied_unix_ms: lines.line("copied-ms", "copied-ms MILLISECONDS", decimal)?,
-            key: lines.line("key", "key none, or KEY", |text| {
-                if text == NONE { Some(None) } else { sum(text).map(Some) }
-            })?,
+            key: lines.line("key", KEY_FORM, parse_key)?,
             manifest: lines.line("manifest", "manifest CHECKSUM", sum)?,
             upon: lines.line("upon", "upon none, or LIFE EPOCH CHECKSUM", parse_upon)?,
             becomes_base: lines.line("becomes-base", "becomes-base yes or no", |text| match text {
@@ -161,6 +228,7 @@ impl Copied {
             since_whole: None,
             job_file: CopiedFile { digest: ImageDigest(0), bytes: 0, stored_bytes: 0, footer: 0 },
             ranks: Vec::new(),
+            signature: None,
         };
         if let Some(value) = lines.optional("since-whole") {
             let since = parse_since(value).filter(|_| copied.upon.is_some());
@@ -181,6 +249,10 @@ impl Copied {
             let (content, blocks_bytes) = lines.line("blocks", BLOCKS_FORM, parse_blocks)?;
             let places = lines.line("places", PLACES_FORM, CopiedFile::parse)?;
             copied.ranks.push(CopiedRank { image, base, content, blocks_bytes, places });
+        }
+        if let Some(value) = lines.optional("signature") {
+            let signature = parse_signature(value).filter(|_| copied.key.is_some());
+            copied.signature = Some(signature.ok_or(lines.line_before(SIGNATURE_FORM))?);
         }
         lines.end()?;
         Ok(copied)
@@ -222,6 +294,49 @@ impl CopiedRank {
     pub fn bytes(&self) -> u64 {
         self.image.bytes.saturating_add(self.base.map_or(0, |base| base.bytes))
     }
+}
+
+/// Bytes as hexadecimal digits.
+struct Digits<'a>(&'a [u8]);
+
+impl Display for Digits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+fn parse_digits<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(pairs) {
+        *byte = u8::try_from(hexadecimal::<2>(str::from_utf8(pair).ok()?)?).ok()?;
+    }
+    Some(bytes)
+}
+
+fn parse_signature(text: &str) -> Option<Signature> {
+    let mut words = text.split(' ');
+    let mut word = || words.next();
+    let signature = Signature {
+        salt: parse_digits(word()?)?,
+        manifest: parse_digits(word()?)?,
+        record: parse_digits(word()?)?,
+    };
+    word().is_none().then_some(signature)
+}
+
+fn parse_key(text: &str) -> Option<Option<KeyName>> {
+    if text == NONE {
+        return Some(None);
+    }
+    let (id, usage) = match text.strip_prefix(SIGNED) {
+        Some(id) => (id, KeyUse::Sign),
+        None => (text, KeyUse::Encrypt),
+    };
+    Some(Some(KeyName { id: sum(id)?, usage }))
 }
 
 fn parse_upon(text: &str) -> Option<Option<BaseCopy>> {

@@ -24,7 +24,9 @@ mod protection_record;
 
 pub use commit::CommitRecord;
 pub use content::{Content, ContentFile};
-pub use copy_record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, SinceWhole};
+pub use copy_record::{
+    BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, Signature, SinceWhole,
+};
 pub use decision::Decision;
 pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};

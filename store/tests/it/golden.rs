@@ -9,7 +9,10 @@ use crate::common::{JOB, generation, job_file, life};
 use store::delta::ContentName;
 use store::image::layout::VERSION;
 use store::image::{Identity, ImageSummary, KindSummary, Section, encode_image, parse_image};
-use store::record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole};
+use store::packets::{Key, KeyUse};
+use store::record::{
+    BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, ManifestImage, SinceWhole,
+};
 use store::{CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, kinds};
 use transport::{Epoch, Rank};
 
@@ -87,7 +90,7 @@ fn the_records_of_version_1_are_read_and_still_written() {
         generation: manifest.generation,
         taken_unix_ms: manifest.taken_unix_ms,
         copied_unix_ms: 1_795_249_899_999,
-        key: Some(0x0123_4567_89ab_cdef),
+        key: Some(KeyName { id: 0x0123_4567_89ab_cdef, usage: KeyUse::Encrypt }),
         manifest: manifest_sum,
         upon: Some(BaseCopy { generation: generation(life(2, 0xdead_beef), 3), record: 0xfeed }),
         becomes_base: true,
@@ -97,6 +100,7 @@ fn the_records_of_version_1_are_read_and_still_written() {
             CopiedRank { image: image(0xabc), base: Some(image(0xabb)), ..rank },
             CopiedRank { image: image(0xdef), base: None, ..rank },
         ],
+        signature: None,
     };
     let then = golden("v1.copied", &copied.emit());
     assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
@@ -106,6 +110,14 @@ fn the_records_of_version_1_are_read_and_still_written() {
     let then = golden("v1.copied-since", &copied.emit());
     assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
     assert_eq!(copied.emit(), then);
+    let key = Key([7; 32]);
+    let name = KeyName { id: key.id(), usage: KeyUse::Sign };
+    let mut copied = Copied { key: Some(name), ..copied };
+    copied.sign(&key, [5; 24], &manifest.emit());
+    let then = golden("v1.copied-signed", &copied.emit());
+    assert_eq!(Copied::parse(&then).as_ref(), Ok(&copied));
+    assert_eq!(copied.emit(), then);
+    assert!(copied.is_signed(&key) && copied.is_manifest_signed(&key, &manifest.emit()));
 }
 
 fn manifest() -> Manifest {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use store::checksum::checksum;
 use store::packets::layout::{ENTRY_BYTES, FOOTER_BYTES, FRONT_BYTES};
 use store::packets::{
-    Codec, Compression, Cut, Key, PacketReader, PacketWriter, PacketsError, PacketsSummary, Sealing,
+    Codec, Compression, Cut, Key, KeyUse, PacketReader, PacketWriter, PacketsError, PacketsSummary, Sealing,
     Unpacker, parallel,
 };
 
@@ -71,18 +71,22 @@ fn compressions() -> impl Strategy<Value = Compression> {
     prop::sample::select(Compression::ALL.map(|(_, compression)| compression).to_vec())
 }
 
+fn usages() -> impl Strategy<Value = Option<KeyUse>> {
+    prop::sample::select(vec![None, Some(KeyUse::Encrypt), Some(KeyUse::Sign)])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn any_content_comes_back_and_any_block_alone(
         seed in any::<u64>(), bytes in 0usize..200_000, block in 9u32..16, packet in 1u32..20,
-        compression in compressions(), sealed in any::<bool>(), threads in 1usize..4,
+        compression in compressions(), usage in usages(), threads in 1usize..4,
     ) {
         let content = mixed(seed, bytes);
         let cut = Cut::new(1 << block, packet).unwrap();
-        let sealing = sealed.then(|| Sealing::new(KEY, [seed.to_le_bytes()[0]; 24]));
-        let key = sealed.then_some(&KEY);
+        let sealing = usage.map(|usage| Sealing::with(KEY, usage, [seed.to_le_bytes()[0]; 24]));
+        let key = usage.map(|_| &KEY);
         let (stream, summary) = pack_with(&content, cut, compression, sealing.clone());
         prop_assert_eq!(unpack(&stream, key).unwrap(), &content[..]);
 
@@ -111,19 +115,19 @@ proptest! {
         }
         prop_assert_eq!(writer.finish(&mut pieces).unwrap(), summary);
         prop_assert!(pieces == stream);
-        let tag = if sealed { 16 } else { 0 };
+        let tag = if usage.is_some() { 16 } else { 0 };
         let most = content.len() as u64 + reader.footer().packets * (ENTRY_BYTES as u64 + tag);
         prop_assert!(summary.stored_bytes <= most + (FRONT_BYTES + FOOTER_BYTES) as u64);
     }
 
     #[test]
-    fn every_flipped_bit_is_found(seed in any::<u64>(), compression in compressions(), sealed in any::<bool>(), place in any::<prop::sample::Index>()) {
+    fn every_flipped_bit_is_found(seed in any::<u64>(), compression in compressions(), usage in usages(), place in any::<prop::sample::Index>()) {
         let content = mixed(seed, 9_000);
-        let sealing = sealed.then(|| Sealing::new(KEY, [1; 24]));
+        let sealing = usage.map(|usage| Sealing::with(KEY, usage, [1; 24]));
         let (mut stream, _) = pack_with(&content, Cut::new(1024, 2).unwrap(), compression, sealing);
         let bit = place.index(stream.len() * 8);
         stream[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(unpack(&stream, sealed.then_some(&KEY)).is_err());
+        prop_assert!(unpack(&stream, usage.map(|_| &KEY)).is_err());
     }
 }
 
@@ -215,9 +219,15 @@ fn forge(stream: &mut [u8], change: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
-fn encrypted_packets_cannot_be_exchanged_or_left_out() {
+fn packets_with_a_key_cannot_be_exchanged_or_left_out() {
+    for usage in [KeyUse::Encrypt, KeyUse::Sign] {
+        cannot_be_exchanged_or_left_out(usage);
+    }
+}
+
+fn cannot_be_exchanged_or_left_out(usage: KeyUse) {
     let content = noise(3 * 4096);
-    let sealed = |salt| Some(Sealing::new(KEY, [salt; 24]));
+    let sealed = |salt| Some(Sealing::with(KEY, usage, [salt; 24]));
     let (stream, _) = pack_with(&content, Cut::new(4096, 1).unwrap(), Compression::None, sealed(1));
     let (other, _) = pack_with(&content, Cut::new(4096, 1).unwrap(), Compression::None, sealed(2));
     let stored = 4096 + 16;
@@ -245,6 +255,38 @@ fn encrypted_packets_cannot_be_exchanged_or_left_out() {
     });
     let read = reader.read_block(&exchanged[..], &mut Unpacker::new(), 0);
     assert_eq!(read, Err(PacketsError::Forged { packet: Some(0) }));
+}
+
+#[test]
+fn signed_packets_are_read_by_all_and_vouched_for_by_the_key() {
+    let content = mixed(1, 50_000);
+    let sealing = Sealing::with(KEY, KeyUse::Sign, [9; 24]);
+    let (stream, _) = pack_with(&content, Cut::new(4096, 2).unwrap(), Compression::None, Some(sealing));
+    assert_eq!(unpack(&stream, None).unwrap(), content);
+    assert_eq!(unpack(&stream, Some(&KEY)).unwrap(), content);
+    assert_eq!(unpack(&stream, Some(&Key([8; 32]))), Err(PacketsError::WrongKey));
+    // Without the key, a forger's packet looks right; with it, it is named.
+    let mut forged = stream.clone();
+    forge(&mut forged, |bytes| bytes[FRONT_BYTES + 100] ^= 1);
+    assert!(unpack(&forged, None).is_ok_and(|forged| forged != content));
+    assert_eq!(unpack(&forged, Some(&KEY)), Err(PacketsError::Forged { packet: None }));
+    let reader = PacketReader::open(&stream[..], Some(&KEY)).unwrap();
+    let read = reader.read_block(&forged[..], &mut Unpacker::new(), 0);
+    assert_eq!(read, Err(PacketsError::Forged { packet: Some(0) }));
+    // Nobody can take the signature away, and keep the key's word.
+    let mut unsigned = stream.clone();
+    forge(&mut unsigned, |bytes| {
+        let footer = bytes.len() - FOOTER_BYTES;
+        bytes[footer + 6] = 0;
+    });
+    assert!(unpack(&unsigned, Some(&KEY)).is_err());
+    // One use of the key is not taken for the other.
+    let mut encrypted = stream.clone();
+    forge(&mut encrypted, |bytes| {
+        let footer = bytes.len() - FOOTER_BYTES;
+        bytes[footer + 6] = 1;
+    });
+    assert_eq!(unpack(&encrypted, Some(&KEY)), Err(PacketsError::Forged { packet: None }));
 }
 
 #[test]

@@ -6,7 +6,10 @@ use crate::common::{JOB, generation, job_file, life};
 use proptest::prelude::*;
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary};
-use store::record::{BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage, SinceWhole};
+use store::packets::KeyUse;
+use store::record::{
+    BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, ManifestImage, Signature, SinceWhole,
+};
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
     checksum::checksum,
@@ -43,7 +46,7 @@ fn copied() -> Copied {
         generation: generation(life(1, 2), 3),
         taken_unix_ms: 1,
         copied_unix_ms: 2,
-        key: Some(8),
+        key: Some(KeyName { id: 8, usage: KeyUse::Encrypt }),
         manifest: 5,
         upon: Some(BaseCopy { generation: generation(life(1, 2), 2), record: 6 }),
         becomes_base: false,
@@ -53,6 +56,7 @@ fn copied() -> Copied {
             CopiedRank { image: image(3), base: None, content, blocks_bytes: 90, places: file(8) },
             CopiedRank { image: image(4), base: Some(image(5)), content, blocks_bytes: 91, places: file(9) },
         ],
+        signature: Some(Signature { salt: [1; 24], manifest: [2; 16], record: [3; 16] }),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use store::delta::{self, DeltaReader, Signature};
 use store::limits::RECORD_BYTES_MAX;
 use store::packets::layout::{FOOTER_BYTES, FRONT_BYTES, Footer, MAGIC};
-use store::packets::{Codec, Key, PacketReader, PacketsError, Source, Unpacker};
+use store::packets::{Codec, Key, KeyUse, PacketReader, PacketsError, Source, Unpacker};
 use store::storage::Shared;
 use store::{Directory, JobFile, StorageError};
 
@@ -21,6 +21,7 @@ pub(super) struct Packed {
     /// `places` (of a copy), `job`, `delta`, `signature`, or `unknown`: contents of another program, or contents that need a key to be read.
     holds: &'static str,
     encrypted: bool,
+    signed: bool,
     block_bytes: u32,
     packet_bytes: u32,
     packets: u64,
@@ -59,7 +60,11 @@ impl Packed {
 
     pub(super) fn print(&self) -> io::Result<()> {
         let Packed { holds, packets, packet_bytes, block_bytes, .. } = self;
-        let encrypted = if self.encrypted { ", encrypted" } else { "" };
+        let encrypted = match (self.encrypted, self.signed) {
+            (true, _) => ", encrypted",
+            (_, true) => ", signed",
+            _ => "",
+        };
         let (content, stored) = (text::bytes(self.content_bytes), text::bytes(self.stored_bytes));
         say!("packed: {holds}{encrypted}; {content} in {stored}")?;
         say!(
@@ -116,7 +121,7 @@ pub(super) fn inspect(
     let footer = Footer::parse(&footer, bytes).map_err(failed)?;
     // Without its key, the packing can be shown, but not the content.
     let own = if footer.sealed.is_some() { key.key()? } else { None };
-    if footer.sealed.is_some() && own.is_none() {
+    if is_encrypted(&footer) && own.is_none() {
         return Ok(Some(Packed { holds: "unknown", ..shape(&footer, bytes, Vec::new(), None) }));
     }
     let reader = PacketReader::open(&source, own.as_ref()).map_err(failed)?;
@@ -159,10 +164,15 @@ pub(super) fn inspect(
     Ok(Some(packed))
 }
 
+fn is_encrypted(footer: &Footer) -> bool {
+    footer.sealed.is_some_and(|sealed| sealed.usage == KeyUse::Encrypt)
+}
+
 fn shape(footer: &Footer, stored_bytes: u64, codecs: Vec<(String, u64)>, damage: Option<String>) -> Packed {
     Packed {
         holds: "unknown",
-        encrypted: footer.sealed.is_some(),
+        encrypted: is_encrypted(footer),
+        signed: footer.sealed.is_some() && !is_encrypted(footer),
         block_bytes: footer.cut.block_bytes(),
         packet_bytes: footer.cut.packet_bytes(),
         packets: footer.packets,

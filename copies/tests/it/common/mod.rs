@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use copies::{Copies, CopyError, Folder, Report, Source, Target, Work, Written};
+use copies::{Copies, CopyError, CopyKey, Folder, Report, Source, Target, Work, Written};
 use store::delta::Rules;
 use store::image::Base;
 use store::job::{CommitRequest, Depth};
-use store::packets::Key;
 use store::storage::DirectoryEntry;
 use store::{
     CheckpointSettings, GenerationId, ImageClaim, ImageReader, JobDirectory, JobFile, Memory, Section,
@@ -191,7 +190,7 @@ impl Job {
         &self,
         to: &dyn Target,
         id: GenerationId,
-        key: Option<Key>,
+        key: Option<CopyKey>,
         keep: u32,
     ) -> Result<Written, CopyError> {
         self.copy_with(to, id, key, keep, &Report::default())
@@ -201,7 +200,7 @@ impl Job {
         &self,
         to: &dyn Target,
         id: GenerationId,
-        key: Option<Key>,
+        key: Option<CopyKey>,
         keep: u32,
         report: &Report,
     ) -> Result<Written, CopyError> {
@@ -261,7 +260,10 @@ pub(crate) fn base_path(id: GenerationId) -> String {
 }
 
 /// Brings the newest copy into an empty directory, and compares every rank with its saved content.
-pub(crate) fn restore_newest(from: &dyn Target, key: Option<Key>) -> Result<Option<GenerationId>, CopyError> {
+pub(crate) fn restore_newest(
+    from: &dyn Target,
+    key: Option<CopyKey>,
+) -> Result<Option<GenerationId>, CopyError> {
     let copies = Copies::new(from, JOB, key);
     let listed = copies.list()?;
     if let Some((_, error)) = listed.damaged.first() {

@@ -12,9 +12,10 @@ use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, P
 use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary, encode_encrypted_image, encode_image};
+use store::packets::KeyUse;
 use store::protect::{Extent, Piece};
 use store::record::{
-    BaseCopy, Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, ManifestImage,
+    BaseCopy, Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, ManifestImage,
 };
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
@@ -249,6 +250,7 @@ fn record_seeds() -> Vec<Seed> {
         places: file(7),
     };
     let upon = BaseCopy { generation, record: 8 };
+    let key = KeyName { id: 5, usage: KeyUse::Encrypt };
     let copied = |key, base, upon: Option<BaseCopy>| Copied {
         job: JOB,
         generation,
@@ -261,9 +263,10 @@ fn record_seeds() -> Vec<Seed> {
         since_whole: None,
         job_file: file(1),
         ranks: vec![rank, CopiedRank { base, ..rank }],
+        signature: None,
     };
     let (plain, sealed) =
-        (copied(None, None, None).emit(), copied(Some(5), Some(image(4)), Some(upon)).emit());
+        (copied(None, None, None).emit(), copied(Some(key), Some(image(4)), Some(upon)).emit());
     let piece = |offset, page| Piece { offset, bytes: 5000, series: 77, page };
     let extents = vec![Extent { piece: piece(0, 9), place: 4 }, Extent { piece: piece(6000, 20), place: 1 }];
     let of_file = ContentFile { name: "image".to_owned(), bytes: 11_500, digest: ImageDigest(6), extents };
