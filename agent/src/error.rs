@@ -26,6 +26,11 @@ pub(crate) enum AgentError {
     Ports(#[from] endpoint::EndpointError),
     #[error(transparent)]
     Revive(#[from] crate::ports::ReviveError),
+    #[error(
+        "{} is `{found}`: expected `keep-copy` or `refuse`, as for `stillwire restart --changed-files`",
+        crate::startup::CHANGED_FILES_VARIABLE
+    )]
+    ChangedFiles { found: String },
     #[error("the image cannot be restored: {0}")]
     Restore(#[from] process::restore::RestoreError),
 }

@@ -24,5 +24,7 @@ pub use choice::{CAPTURE_VARIABLE, CaptureMode};
 pub use image::last_id;
 pub use pmi::LAUNCHERS_VARIABLE as PMI_LAUNCHERS_VARIABLE;
 pub use rank_slot::is_shell;
-pub use startup::{IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter};
+pub use startup::{
+    CHANGED_FILES, CHANGED_FILES_VARIABLE, IDS_KEPT, IDS_VARIABLE, SAVE_PROCESS, SAVE_VARIABLE, enter,
+};
 pub use this_rank::{ThisRank, this_rank};

@@ -9,7 +9,7 @@ use std::os::fd::AsFd as _;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
-use process::files::Policy;
+use process::files::{Policy, Unknown};
 use process::restore::{Ids, Pages};
 use process::state::memory::PageRun;
 use process::state::{Files, ProcessState, Unchanged};
@@ -35,6 +35,12 @@ pub const SAVE_PROCESS: &str = "process";
 pub const IDS_VARIABLE: &str = "STILLWIRE_IDS";
 /// See [`IDS_VARIABLE`].
 pub const IDS_KEPT: &str = "kept";
+
+/// What a restore does with a file that is longer than at the cut, and is not recognised as the file of then: one of [`CHANGED_FILES`].
+pub const CHANGED_FILES_VARIABLE: &str = "STILLWIRE_CHANGED_FILES";
+/// The values of [`CHANGED_FILES_VARIABLE`]; the first is the default.
+pub const CHANGED_FILES: [(&str, Unknown); 2] =
+    [("keep-copy", Unknown::KeepCopy), ("refuse", Unknown::Refuse)];
 
 /// The exit code of a process that cannot take its place: as a program that could not be executed.
 pub(crate) const EXIT_NOT_STARTED: i32 = 126;
@@ -121,7 +127,16 @@ fn restore(
     let keeps = std::env::var_os(IDS_VARIABLE).is_some_and(|value| value == IDS_KEPT);
     let ids = if keeps { Ids::Kept } else { Ids::New };
     let handed_in = handed_in(slot.number());
-    Ok(process::restore::restore(&state, &files, pages, &handed_in, Policy::default(), ids)?)
+    let policy = Policy { unknown: unknown_files()?, ..Policy::default() };
+    Ok(process::restore::restore(&state, &files, pages, &handed_in, policy, ids)?)
+}
+
+fn unknown_files() -> Result<Unknown, AgentError> {
+    let Some(found) = std::env::var_os(CHANGED_FILES_VARIABLE) else { return Ok(Unknown::default()) };
+    let known = CHANGED_FILES.iter().find(|(name, _)| found == *name);
+    known
+        .map(|(_, unknown)| *unknown)
+        .ok_or_else(|| AgentError::ChangedFiles { found: found.to_string_lossy().into_owned() })
 }
 
 fn section(

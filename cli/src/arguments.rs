@@ -84,7 +84,7 @@ and begins from the newest intact one. It restarts a finished job only if you na
 called a life: two restarts of one generation never mix.
 
 Options about hosts, domains, addresses, the NIC and copies, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
---generation, --from, --trust, --key-file, --sign, --time-limit and --no-pid-namespace apply to this run alone.")]
+--generation, --from, --trust, --changed-files, --key-file, --sign, --time-limit and --no-pid-namespace apply to this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild lost images and parity of a job that does not run
     #[command(long_about = "\
@@ -405,6 +405,9 @@ pub(crate) struct RestartArguments {
     /// The generation to restart from, as `ls` writes it (2.00000000deadbeef/3), or its epoch alone in the newest life
     #[arg(long, value_name = "G", value_parser = generation_argument)]
     pub(crate) generation: Option<GenerationArgument>,
+    /// Files that ranks write, that are longer than at the checkpoint, and that are not recognised as the files of then: keep-copy keeps a copy of each beside it before its end is cut off, refuse ends the restart [default: keep-copy]
+    #[arg(long, value_name = "ACTION", value_parser = PossibleValuesParser::new(agent::CHANGED_FILES.map(|(name, _)| name)), hide_possible_values = true)]
+    pub(crate) changed_files: Option<String>,
     /// End this run, and only this one, after this time, with a last checkpoint shortly before [default: the limit of `run`]
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,

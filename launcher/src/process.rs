@@ -69,6 +69,12 @@ impl Program {
         self.environment.push((NIC_VARIABLE.into(), nic.to_string().into()));
     }
 
+    /// What ranks do at a restore with files that they do not recognise: a name of [`agent::CHANGED_FILES`].
+    pub fn set_changed_files(&mut self, name: &str) {
+        self.environment.retain(|(name, _)| name != agent::CHANGED_FILES_VARIABLE);
+        self.environment.push((agent::CHANGED_FILES_VARIABLE.into(), name.into()));
+    }
+
     /// Checks the variables that the ranks' drivers will read in their environment.
     fn check_rails(&self) -> Result<(), RailsError> {
         let nic = self.nic()?;

@@ -206,6 +206,13 @@ pub(crate) unsafe fn prctl(option: i32, argument: usize) -> Answer<usize> {
     unsafe { call(libc::SYS_prctl, [option as usize, argument, 0, 0, 0, 0]) }
 }
 
+/// Gives the calling thread an empty table of descriptors of its own (`CLOSE_RANGE_UNSHARE`, Linux 5.9).
+pub(crate) fn leave_descriptors() -> Answer<()> {
+    const CLOSE_RANGE_UNSHARE: usize = 2;
+    // SAFETY: the thread's own table is a new one; descriptors of the other threads stay as they are.
+    unsafe { call(libc::SYS_close_range, [0, u32::MAX as usize, CLOSE_RANGE_UNSHARE, 0, 0, 0]) }.map(drop)
+}
+
 /// Text of fixed room, for paths and messages where nothing may allocate. Longer text is cut off.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],

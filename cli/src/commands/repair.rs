@@ -38,6 +38,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         directory,
         from: None,
         trust: false,
+        changed_files: None,
         generation,
         time_limit: None,
         on_exit: None,

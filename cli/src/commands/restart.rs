@@ -75,6 +75,9 @@ pub(crate) fn prepare(
     if let Some(rail) = &rail {
         program.set_nic(rail);
     }
+    if let Some(name) = &arguments.changed_files {
+        program.set_changed_files(name);
+    }
     program.check()?;
     let bind = arguments.bind.clone().unwrap_or(bind);
     check_bind(&bind)?;

@@ -2,6 +2,7 @@
 
 mod badinput;
 mod by_default;
+mod changed_files;
 #[path = "../../../tests/compiled.rs"]
 mod compiled;
 mod copied_hosts;

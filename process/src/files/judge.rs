@@ -260,6 +260,7 @@ impl Judge<'_> {
             seals: fact.extra,
             is_shared: self.context.is_shared(fact, link),
             locks: self.locks(fact)?,
+            marks: None,
         }))
     }
 

@@ -12,6 +12,7 @@ mod event;
 mod facts;
 mod judge;
 mod kernel;
+mod marks;
 mod other;
 mod outsiders;
 mod refusal;
@@ -24,7 +25,7 @@ use std::os::fd::RawFd;
 pub use facts::{Fault, FileId, Room, UNNAMED_BYTES_MAX};
 pub use other::{connected_to, refusals_of, trackers_of};
 pub use refusal::Refusal;
-pub use remake::{Changed, Given, Grown, Policy, Remade, RemakeError, remake};
+pub use remake::{Changed, Given, Grown, Policy, Remade, RemakeError, Unknown, remake};
 
 use crate::declared::{AtCut, Declared};
 use crate::state::Files;
@@ -175,10 +176,12 @@ impl Prepared {
     }
 
     /// The findings of [`Prepared::look`]. `objects` are the files behind [`crate::state::memory::Memory::shared`], in
-    /// its order.
+    /// its order. Ordinary code, while the program runs: reads the last bytes of files that it writes.
     pub fn finish(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
         let (declared, shared, pid) = (&self.declared, &self.shared, crate::sys::process_id());
         let context = Context { declared, objects, is_before: false, pid, shared };
-        judge::judge(&self.facts, &context)
+        let mut files = judge::judge(&self.facts, &context)?;
+        marks::note(&mut files);
+        Ok(files)
     }
 }

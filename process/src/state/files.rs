@@ -144,6 +144,26 @@ pub struct Regular {
     pub is_shared: bool,
     /// The process's locks on it.
     pub locks: Vec<Lock>,
+    /// What it is recognised by, if it has grown; none if the process does not write it, or it could not be read.
+    pub marks: Option<Marks>,
+}
+
+/// Marks of a file besides its identity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Marks {
+    /// When it was made (`statx(2)`), nanoseconds since 1970; 0: its file system does not say.
+    pub born_ns: i64,
+    /// The bytes before its length at the cut; none if there are too few, or all are the same.
+    pub tail: Option<Tail>,
+}
+
+/// The last bytes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tail {
+    /// How many.
+    pub bytes: u32,
+    /// XXH3 of them, 128 bits.
+    pub hash: u128,
 }
 
 /// The call that made a lock, which decides its owner.

@@ -30,7 +30,7 @@ pub const UNCHANGED_KIND: u32 = 0x0304;
 /// Kind of the section that [`Places::encode`] makes.
 pub const PLACES_KIND: u32 = 0x0306;
 /// Version of the content of all of them.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Everything of a process but its pages and its descriptors.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

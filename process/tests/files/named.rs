@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use process::declared::Declared;
-use process::files::{Changed, FileId, Given, Grown, Policy, remake};
+use process::files::{Changed, FileId, Given, Grown, Policy, Unknown, remake};
+use process::state::files::{Regular, What};
 use process::state::{Files, VERSION};
 
 use super::Scenario;
@@ -16,6 +17,9 @@ use super::act::{
 pub(crate) const ALL: &[Scenario] = &[
     ("files keep offsets, flags, and who shares them", offsets),
     ("a file that grew is cut, unless it is to be kept", grown),
+    ("a longer file that is another one is copied before it is cut", unknown),
+    ("the last bytes before the cut tell a moved file", moved),
+    ("record locks survive that a file is looked at", locks_while_looked_at),
     ("a file that another process writes is not cut", common),
     ("a file that is not what it was is refused", changed),
     ("locks are taken again", locks),
@@ -102,6 +106,117 @@ fn grown(directory: &Path) {
         remake_here(directory, Policy::default()).unwrap();
         write(7, b"again");
         assert_eq!(std::fs::read(&path).unwrap(), b"before again");
+    });
+}
+
+const LINES: &[u8] = b"a line of a log that was written before the cut\n";
+
+/// Changes the numbers by which the image knows a file, as if it had been taken on another host.
+fn from_another_host(directory: &Path) {
+    let image = directory.join("image");
+    let mut files = Files::decode(VERSION, &std::fs::read(&image).unwrap()).unwrap();
+    for open in &mut files.open {
+        if let What::Regular(regular) = &mut open.what {
+            regular.identity = (regular.identity.0 + 1000, regular.identity.1 + 1000);
+        }
+    }
+    std::fs::write(&image, files.encode()).unwrap();
+}
+
+fn describe_log(directory: &Path, path: &Path) {
+    describe_in_child(directory, || {
+        at(7, open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND));
+        write(7, LINES);
+    });
+}
+
+fn unknown(directory: &Path) {
+    let path = directory.join("log");
+    describe_log(directory, &path);
+    from_another_host(directory);
+    // Another program's, which happens to have this name on this host.
+    let others = b"all that somebody else has written on this host, which is more than there was\n";
+    std::fs::write(&path, others).unwrap();
+    in_child(|| {
+        let refuse = Policy { unknown: Unknown::Refuse, ..Policy::default() };
+        let error = remake_here(directory, refuse).expect_err("refused").to_string();
+        assert!(error.contains("cannot be recognised as the file of then"), "{error}");
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), others);
+    for number in 1..=2 {
+        std::fs::write(&path, others).unwrap();
+        let kept = directory.join(format!("log.stillwire-kept-{number}"));
+        in_child(|| {
+            let remade = remake_here(directory, Policy::default()).unwrap();
+            assert!(
+                remade.warnings[0].contains(&format!("log.stillwire-kept-{number} is a copy")),
+                "{remade:?}"
+            );
+        });
+        assert_eq!(std::fs::read(&kept).unwrap(), others);
+        assert_eq!(std::fs::read(&path).unwrap(), &others[..LINES.len()]);
+    }
+    // A copy that cannot be made costs no byte.
+    std::fs::write(&path, others).unwrap();
+    in_child(|| {
+        let limit = libc::rlimit { rlim_cur: 10, rlim_max: 10 };
+        // SAFETY: the kernel reads the limit; files of this child get no longer.
+        ok(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) });
+        // SAFETY: a disposition without a handler.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let error = remake_here(directory, Policy::default()).expect_err("refused").to_string();
+        assert!(error.contains("no copy of it could be kept beside it"), "{error}");
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), others);
+    assert!(!directory.join("log.stillwire-kept-3").exists());
+    // A file in the place of a removed one may get its number again.
+    describe_log(directory, &directory.join("fresh"));
+    let image = directory.join("image");
+    let mut files = Files::decode(VERSION, &std::fs::read(&image).unwrap()).unwrap();
+    for open in &mut files.open {
+        if let What::Regular(Regular { marks: Some(marks), .. }) = &mut open.what {
+            assert!(marks.born_ns > 0 && marks.tail.is_some(), "{marks:?}");
+            marks.born_ns -= 1;
+        }
+    }
+    std::fs::write(&image, files.encode()).unwrap();
+    std::fs::write(directory.join("fresh"), others).unwrap();
+    in_child(|| {
+        let remade = remake_here(directory, Policy::default()).unwrap();
+        assert!(remade.warnings[0].contains("fresh.stillwire-kept-1 is a copy"), "{remade:?}");
+    });
+}
+
+fn moved(directory: &Path) {
+    let path = directory.join("log");
+    describe_log(directory, &path);
+    from_another_host(directory);
+    let later = [LINES, b"written after the cut\n"].concat();
+    std::fs::write(&path, &later).unwrap();
+    in_child(|| {
+        let refuse = Policy { unknown: Unknown::Refuse, ..Policy::default() };
+        assert_eq!(remake_here(directory, refuse).unwrap().warnings, Vec::<String>::new());
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), LINES);
+}
+
+fn locks_while_looked_at(directory: &Path) {
+    let path = directory.join("locked");
+    in_child(|| {
+        at(7, open(&path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND));
+        write(7, LINES);
+        range_lock(7, libc::F_SETLK, libc::F_WRLCK, 0, 5);
+        let files = describe(&standard(), &[]);
+        let marks = files.open.iter().find_map(|open| match &open.what {
+            What::Regular(regular) => regular.marks,
+            _ => None,
+        });
+        assert!(marks.is_some(), "it was looked at");
+        in_child_keeping_files(|| {
+            let other = open(&path, libc::O_RDWR);
+            let found = range_lock(other, libc::F_GETLK, libc::F_WRLCK, 0, 5);
+            assert_eq!(i32::from(found.l_type), libc::F_WRLCK, "the lock is there still");
+        });
     });
 }
 

@@ -55,6 +55,32 @@ pub enum RemakeError {
         /// Path.
         path: String,
     },
+    /// A longer file that may be another one.
+    #[error(
+        "descriptor {number}: {path:?} has {found} bytes, at the checkpoint it had {expected}, and it cannot be recognised as the file of then; put that file back, or move this one away, or restart with --changed-files keep-copy, which keeps a copy of it"
+    )]
+    Unknown {
+        /// Of the saved process.
+        number: u32,
+        /// Path.
+        path: String,
+        /// Length now.
+        found: u64,
+        /// Length at the cut.
+        expected: u64,
+    },
+    /// A copy of such a file could not be made.
+    #[error(
+        "descriptor {number}: {path:?} is longer than at the checkpoint, cannot be recognised as the file of then, and no copy of it could be kept beside it: {error}; move it away, or make room"
+    )]
+    NotKept {
+        /// Of the saved process.
+        number: u32,
+        /// Path.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
     /// Another process has a lock.
     #[error(
         "descriptor {number}: {path:?} cannot be locked again: {error}; end the process that has the lock"

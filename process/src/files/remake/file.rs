@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::{Changed, Grown, Maker, RemakeError, calls};
+use super::super::marks;
+use super::{Changed, Grown, Maker, RemakeError, Unknown, calls};
 use crate::state::files::{LockKind, Regular, What};
 
 /// Flags that `open(2)` gets back.
@@ -97,6 +98,7 @@ impl Maker<'_> {
                     "{path}: {more} bytes came after the checkpoint and stay, because another process writes the file, too; bytes that this one wrote among them may be there twice"
                 ));
             } else if found > regular.bytes && self.policy.grown == Grown::Truncate {
+                self.keep_unknown(index, regular, fd, found)?;
                 calls::truncate(fd, regular.bytes)
                     .map_err(self.failed(index, "cutting off what came after"))?;
             }
@@ -107,6 +109,33 @@ impl Maker<'_> {
         if is_changed && !self.is_written_here(regular) {
             return self.unless_accepted(RemakeError::Changed { number, path });
         }
+        Ok(())
+    }
+
+    /// Keeps a copy of a file that may be another one than that of the cut.
+    fn keep_unknown(
+        &mut self,
+        index: usize,
+        regular: &Regular,
+        fd: RawFd,
+        found: u64,
+    ) -> Result<(), RemakeError> {
+        if marks::is_known(regular, fd) {
+            return Ok(());
+        }
+        let (number, path, expected) = (self.numbers[index], shown(&regular.path), regular.bytes);
+        if self.policy.unknown == Unknown::Refuse {
+            return Err(RemakeError::Unknown { number, path, found, expected });
+        }
+        let kept = marks::keep(&regular.path, fd).map_err(|error| RemakeError::NotKept {
+            number,
+            path: path.clone(),
+            error,
+        })?;
+        self.remade.warnings.push(format!(
+            "{path}: it is cut from {found} bytes to {expected}, its length at the checkpoint, and cannot be recognised as the file of then; {} is a copy of it as it was found: remove it, or put it back",
+            kept.display()
+        ));
         Ok(())
     }
 

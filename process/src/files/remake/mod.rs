@@ -24,6 +24,8 @@ pub struct Policy {
     pub changed: Changed,
     /// A file that the process writes, and that is longer.
     pub grown: Grown,
+    /// One that is to be truncated, and is not recognised as the file of the cut.
+    pub unknown: Unknown,
 }
 
 /// See [`Policy::changed`].
@@ -44,6 +46,16 @@ pub enum Grown {
     Truncate,
     /// It is left as it is.
     Keep,
+}
+
+/// See [`Policy::unknown`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unknown {
+    /// A copy is kept beside it, and the restore warns.
+    #[default]
+    KeepCopy,
+    /// The restore ends with an error.
+    Refuse,
 }
 
 /// Descriptors of the fresh process for the restored one.

@@ -1,6 +1,6 @@
 //! Sections of processes with one of everything.
 
-use process::state::files::{Descriptor, Lock, LockKind, OpenFile, Regular, Watched, What};
+use process::state::files::{Descriptor, Lock, LockKind, Marks, OpenFile, Regular, Tail, Watched, What};
 use process::state::machine::Machine;
 use process::state::memory::{
     Advice, Backing, MappedFile, Memory, PageRun, Parts, Protection, Region, SharedObject,
@@ -158,6 +158,7 @@ fn open() -> Vec<OpenFile> {
         locks: [LockKind::Whole, LockKind::Process, LockKind::Description]
             .map(|kind| Lock { kind, is_exclusive: true, start: 10, last: Some(14) })
             .to_vec(),
+        marks: Some(Marks { born_ns: 5, tail: Some(Tail { bytes: 4096, hash: 1 << 100 }) }),
     };
     let socket = |socket, peer| What::SocketPair {
         socket,
