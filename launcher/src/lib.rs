@@ -31,6 +31,7 @@ mod notice;
 mod pmi;
 mod process;
 pub mod registry;
+mod remote_words;
 pub mod repeats;
 pub mod requests;
 pub mod secrets;

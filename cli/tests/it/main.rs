@@ -39,6 +39,7 @@ mod page_damage;
 mod programs;
 mod rail;
 mod record_repair;
+mod remote_words;
 mod requests;
 mod restart;
 mod restart_options;

@@ -16,6 +16,7 @@ use super::super::limits::{
     KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX,
 };
 use super::super::process::{end_with_launcher, non_blocking};
+use super::super::remote_words::quoted;
 use super::super::secrets::withheld;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
@@ -313,7 +314,7 @@ fn command(node: &Node) -> Result<Command, LauncherError> {
         Some(host) => {
             let (shell, arguments) = node.remote_shell.split_first().expect("a remote shell has a name");
             let mut command = Command::new(shell);
-            command.args(arguments).arg(host).arg(program);
+            command.args(arguments).arg(host).arg(quoted(program.as_os_str()));
             command
         }
     };

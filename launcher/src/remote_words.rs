@@ -1,0 +1,69 @@
+//! Words for the shell of another host: ssh joins its arguments with spaces, and the shell there splits them again.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+/// A word that a POSIX shell reads as exactly these bytes. One of ordinary characters stays as it is, also for programs that use no shell.
+pub(crate) fn quoted(word: &OsStr) -> OsString {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,@+%".contains(byte);
+    let bytes = word.as_bytes();
+    if !bytes.is_empty() && bytes.iter().all(is_plain) {
+        return word.to_owned();
+    }
+    let mut quoted = vec![b'\''];
+    for byte in bytes {
+        match byte {
+            // Nothing but a quote means something within quotes.
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    OsString::from_vec(quoted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The words that a shell passes on, as ssh has it started on another host: all words joined by spaces.
+    fn through_a_shell(words: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut line = b"printf '%s\\0'".to_vec();
+        for word in words {
+            line.push(b' ');
+            line.extend_from_slice(quoted(OsStr::from_bytes(word)).as_bytes());
+        }
+        let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&line)).output().expect("sh");
+        assert!(output.status.success(), "{output:?}");
+        let mut passed: Vec<Vec<u8>> = output.stdout.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+        assert_eq!(passed.pop(), Some(Vec::new()), "each ends with a zero");
+        passed
+    }
+
+    #[test]
+    fn a_plain_path_stays_as_it_is() {
+        let plain = OsStr::new("/usr/local/bin/stillwire-0.2_x86:64");
+        assert_eq!(quoted(plain), plain);
+        assert_eq!(quoted(OsStr::new("")), "''");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn a_shell_passes_every_word_on_unharmed(words in prop::collection::vec(word(), 1..6)) {
+            prop_assert_eq!(through_a_shell(&words), words);
+        }
+    }
+
+    /// Any bytes but zeros, and often those that mean something to a shell.
+    fn word() -> impl Strategy<Value = Vec<u8>> {
+        let special = prop::sample::select(b" '\"\\$`\n\t*?[]{}~#!&|;<>()=%-".to_vec());
+        let byte = prop_oneof![3 => special, 1 => 1u8..=255, 1 => Just(0xff)];
+        prop::collection::vec(byte, 0..20)
+    }
+}
