@@ -508,7 +508,7 @@ pub(crate) struct NicArgument {
 }
 
 fn nic_argument(text: &str) -> Result<NicChoice, String> {
-    text.parse().map_err(|error: drivers::nic::UnknownNic| error.to_string())
+    launcher::nic_choice(text).map_err(|error| error.to_string())
 }
 
 /// A generation as people name it.

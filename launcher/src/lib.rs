@@ -77,7 +77,7 @@ pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
 pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
-pub use process::{Program, end_with_launcher, non_blocking};
+pub use process::{Program, end_with_launcher, nic_choice, non_blocking};
 pub use version::VERSION;
 
 /// The options with which a program is checkpointed: any of them.

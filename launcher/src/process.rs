@@ -13,6 +13,7 @@ use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::names::ExitStatus;
 use drivers::fault::Faults;
+use drivers::nic::UnknownNic;
 use drivers::{FAULTS_VARIABLE, NIC_VARIABLE, NicChoice, RAILS_VARIABLE, RailChoice, RailsError};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
@@ -35,6 +36,17 @@ use crate::mpi::environment::is_foreign;
 /// Names the environment variables from which a program learns its rank without opening a session.
 const RANK_VARIABLE: &str = "STILLWIRE_RANK";
 const RANKS_VARIABLE: &str = "STILLWIRE_RANKS";
+
+/// Bytes of a NIC's name, which a launch record has room for.
+const NIC_BYTES_MAX: usize = 200;
+
+/// The NIC of this name.
+pub fn nic_choice(text: &str) -> Result<NicChoice, UnknownNic> {
+    if text.len() > NIC_BYTES_MAX {
+        return Err(UnknownNic { found: text.to_owned() });
+    }
+    text.parse()
+}
 
 /// A program to start.
 #[derive(Clone, Debug)]
@@ -60,7 +72,7 @@ impl Program {
     /// Over which NIC ranks are to reach other hosts.
     pub fn nic(&self) -> Result<NicChoice, RailsError> {
         let said = self.variable(NIC_VARIABLE);
-        Ok(said.map_or(Ok(NicChoice::Auto), |nic| nic.to_string_lossy().parse())?)
+        Ok(said.map_or(Ok(NicChoice::Auto), |nic| nic_choice(&nic.to_string_lossy()))?)
     }
 
     /// Has ranks reach other hosts over this NIC; it replaces an earlier choice.
@@ -508,4 +520,21 @@ pub fn non_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A launch record has one byte for the length of a NIC's name, which may come from the job file of a copy.
+    #[test]
+    fn a_name_of_a_nic_that_no_device_has_is_refused() {
+        let name = |bytes: usize| format!("verbs:{}", "a".repeat(bytes));
+        assert!(nic_choice(&name(64)).is_ok());
+        assert!(nic_choice(&name(300)).is_err());
+        let environment = vec![(NIC_VARIABLE.into(), name(300).into())];
+        let command = vec!["sh".into()];
+        let program = Program { command, directory: "/".into(), environment, inherited: None };
+        assert!(matches!(program.check(), Err(LauncherError::Rails(RailsError::UnknownNic(_)))));
+    }
 }

@@ -275,7 +275,10 @@ fn append_frame(message: &impl Serialize, bytes: &mut Vec<u8>) {
         Err(error) => unreachable!("plain data into memory: {error}"),
     }
     let length = bytes.len() - start - 4;
-    assert!(length <= LINK_FRAME_BYTES_MAX, "a frame of {length} bytes: a list is beyond its bound");
+    if length > LINK_FRAME_BYTES_MAX {
+        // Its lists are as long as records on disk are many. The other end reads the length, and says so.
+        bytes.truncate(start + 4);
+    }
     bytes[start..start + 4].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
 }
 
@@ -307,7 +310,7 @@ fn version(frame: &[u8]) -> Option<String> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error(
-        "the bytes received are no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY}"
+        "the bytes received are no frame of a keeper's link ({found} bytes announced, at most {LINK_FRAME_BYTES_MAX} expected); {STRAY} Or has the job very many generations (--keep)?"
     )]
     TooLong { found: usize },
     #[error("the bytes received are no frame of a keeper's link ({0}); {STRAY}")]
@@ -423,5 +426,18 @@ mod tests {
         far.receive(&mut received).expect("whole frames");
         assert_eq!(received.len(), 3);
         assert!(received.iter().all(|message| matches!(message, ToKeeper::Shown { bytes: 300 })));
+    }
+
+    // As many manifests as a directory holds may be in one.
+    #[test]
+    fn a_frame_that_is_too_long_ends_the_link_and_not_its_sender() {
+        let (ours, theirs) =
+            (pipe2(OFlag::O_NONBLOCK).expect("a pipe"), pipe2(OFlag::O_NONBLOCK).expect("a pipe"));
+        let (mut near, mut far) = (Link::new(ours.0, theirs.1), Link::new(theirs.0, ours.1));
+        near.send_frame(&Frame::new(&vec![0u8; LINK_FRAME_BYTES_MAX + 1]));
+        let mut received: Vec<ToKeeper> = Vec::new();
+        let error = far.receive(&mut received).expect_err("no frame");
+        assert!(matches!(error, LinkError::TooLong { found } if found > LINK_FRAME_BYTES_MAX), "{error}");
+        assert!(error.to_string().contains("--keep"), "{error}");
     }
 }

@@ -86,6 +86,10 @@ impl JobFile {
             settings: parse_settings(&mut lines)?,
         };
         lines.end()?;
+        // The first one is the program.
+        if file.command.is_empty() {
+            return Err(lines.line_before("argument WORD, at least one"));
+        }
         Ok(file)
     }
 }

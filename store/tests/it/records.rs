@@ -125,6 +125,13 @@ fn another_kind_of_record_is_named() {
 }
 
 #[test]
+fn a_job_file_without_a_program_is_refused() {
+    let file = JobFile { command: Vec::new(), ..job_file() };
+    let error = JobFile::parse(&file.emit()).unwrap_err();
+    assert!(matches!(error, RecordError::Line { expected: "argument WORD, at least one", .. }), "{error}");
+}
+
+#[test]
 fn another_version_is_named() {
     for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit", "end", "copied"])
     {
@@ -202,7 +209,7 @@ proptest! {
         ranks in 1..1000u32,
         every_ms: Option<u64>,
         directory: Vec<u8>,
-        command: Vec<Vec<u8>>,
+        command in prop::collection::vec(any::<Vec<u8>>(), 1..8),
         environment: Vec<Vec<u8>>,
         settings: BTreeMap<String, String>,
     ) {
