@@ -19,13 +19,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use store::{Directory, JobDirectory};
 use transport::JobId;
 
 use super::limits::GUARD_GRACE;
 use super::mappings;
+use super::pidfd::PidFd;
 use super::registry;
 use crate::error::LauncherError;
 
@@ -117,24 +118,28 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
     // Without it nothing is missed but files in memory.
     let _ = std::thread::Builder::new().name("look".into()).spawn(move || looking.keep());
     let keeper = Pid::from_raw(keeper);
+    let keeper_process = PidFd::open(keeper);
     match listen(&notes) {
         Heard::Done => return,
         Heard::End => {}
         // It may be stopped, and must not go on when another keeper has taken its place.
         Heard::LeaseOver => {
-            // Its id is its own for as long as it is this process's parent.
-            if getppid() == keeper {
-                let _ = kill(keeper, Signal::SIGKILL);
+            // Held since this process began: it was the parent then, if it still is.
+            if let Ok(process) = &keeper_process
+                && getppid() == keeper
+            {
+                let _ = process.signal(Signal::SIGKILL);
             }
         }
     }
     let Noted { groups, files, .. } = core::mem::take(&mut *notes.lock());
-    let are_gone = end_members(&groups, GONE_MAX);
+    let mut groups = groups;
+    let are_gone = end_members(&mut groups, GONE_MAX);
     mappings::remove(files);
     clean(job, directory.to_path_buf());
     if !are_gone {
         // The lock of the node is free when this returns.
-        end_members(&groups, Duration::MAX);
+        end_members(&mut groups, Duration::MAX);
     }
 }
 
@@ -189,20 +194,22 @@ fn listen(notes: &Notes) -> Heard {
 }
 
 /// Kills the processes of these groups and sessions, and whatever they start meanwhile. Returns whether all are gone; in vain for `at_most`.
-fn end_members(groups: &BTreeSet<i32>, at_most: Duration) -> bool {
+fn end_members(groups: &mut BTreeSet<i32>, at_most: Duration) -> bool {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(2);
     loop {
-        // No such group: it has ended already.
-        for group in groups {
-            let _ = killpg(Pid::from_raw(*group), Signal::SIGKILL);
-        }
-        let members = members(groups);
-        if members.is_empty() {
+        let found = members(groups);
+        // The number of a group that is empty may become another one's.
+        groups.retain(|group| found.iter().any(|(_, stat)| [stat.group, stat.session].contains(group)));
+        if !found.iter().any(|(_, stat)| stat.is_alive) {
             return true;
         }
-        for pid in members {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for (pid, _) in found {
+            // The number may have passed to another process meanwhile, and a process that is held is looked at again.
+            let process = PidFd::open(Pid::from_raw(pid));
+            if let (Ok(process), Some(true)) = (process, stat(pid).map(|stat| stat.is_of(groups))) {
+                let _ = process.signal(Signal::SIGKILL);
+            }
         }
         if begun.elapsed() >= at_most {
             return false;
@@ -212,11 +219,11 @@ fn end_members(groups: &BTreeSet<i32>, at_most: Duration) -> bool {
     }
 }
 
-/// The processes of these groups, and of sessions that their leaders have begun.
-fn members(groups: &BTreeSet<i32>) -> Vec<i32> {
+/// The processes of these groups, and of sessions that their leaders have begun; also those that wait to be collected.
+fn members(groups: &BTreeSet<i32>) -> Vec<(i32, Stat)> {
     let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| stat(*pid).is_some_and(|stat| stat.is_alive && stat.is_of(groups))).collect()
+    pids.filter_map(|pid| Some((pid, stat(pid).filter(|stat| stat.is_of(groups))?))).collect()
 }
 
 /// Something of a process's state.

@@ -28,6 +28,7 @@ pub mod mpi;
 pub mod namespace;
 pub mod nodes;
 mod notice;
+pub mod pidfd;
 mod pmi;
 mod process;
 pub mod registry;

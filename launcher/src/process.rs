@@ -29,6 +29,7 @@ use super::keeper::terminal::Terminal;
 use super::key::KeyFile;
 use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use super::namespace::{Namespaces, Starting, Wanted};
+use super::pidfd::{PidFd, has_ended};
 use super::pmi;
 use crate::error::LauncherError;
 use crate::mpi::environment::is_foreign;
@@ -256,7 +257,7 @@ impl Group {
         Ok((group, child))
     }
 
-    /// Ends it at once, with all processes that it started. The status is collected as for any other end.
+    /// Ends it at once, with all processes that it started. The status is collected as for any other end; it must not have been yet.
     pub(crate) fn kill(self) {
         self.signal(Signal::SIGKILL);
         if let Some(first) = self.first {
@@ -270,9 +271,7 @@ impl Group {
         // No such group: it has ended already.
         let _ = killpg(self.pid, signal);
         if self.leads_session {
-            for pid in members_of_session(self.pid) {
-                let _ = kill(pid, signal);
-            }
+            signal_session(self.pid, signal);
         }
     }
 
@@ -281,8 +280,12 @@ impl Group {
         core::iter::once(self.pid).chain(self.first)
     }
 
-    /// How it ended, if it has.
+    /// How it ended, if it has. Processes that it started and left behind end with it: as long as it is not collected, the group is its own.
     pub(crate) fn try_wait(self) -> Option<ExitStatus> {
+        if !has_ended(self.pid) {
+            return None;
+        }
+        self.kill();
         match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => {
                 Some(ExitStatus::Code(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
@@ -475,11 +478,19 @@ fn prepare_child(command: &mut Command, inherited: [i32; 3], descriptors: Descri
     }
 }
 
-/// All processes of a session.
-fn members_of_session(leader: Pid) -> Vec<Pid> {
+/// To all processes of a session, whose leader has not been collected yet.
+fn signal_session(leader: Pid, signal: Signal) {
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw);
-    pids.filter(|pid| nix::unistd::getsid(Some(*pid)) == Ok(leader)).collect()
+    let is_member = |pid: Pid| nix::unistd::getsid(Some(pid)) == Ok(leader);
+    for pid in pids.filter(|pid| is_member(*pid)) {
+        // Once more, of the process that is held: the number may have passed to another one.
+        if let Ok(process) = PidFd::open(pid)
+            && is_member(pid)
+        {
+            let _ = process.signal(signal);
+        }
+    }
 }
 
 /// The process leads a session, whose terminal is its standard input.

@@ -12,12 +12,12 @@ use launcher::input::Readers;
 use launcher::key::{KEY_FILE_VARIABLE, KeyFile};
 use launcher::mpi::openmpi::{mpirun, options, untag};
 use launcher::mpi::{Mpi, environment};
+use launcher::pidfd::{has_ended, pid_of};
 use launcher::secrets::KEY_VARIABLE;
 use launcher::{LineReader, Program, non_blocking, take_signals};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::printer::{Printer, Stream};
@@ -154,10 +154,13 @@ impl Mpirun {
         let (mut stopped, mut kill_at, mut ended_at) = (None, None, None);
         let status = loop {
             self.read(&printer, width, json);
-            if let Some(status) = self.child.try_wait()? {
+            // It is not collected as long as it, or its group, may get a signal.
+            if has_ended(pid_of(&self.child)) {
                 let since = *ended_at.get_or_insert_with(Instant::now);
                 if self.pipes.is_empty() || since.elapsed() > OUTPUT_GRACE {
-                    break status;
+                    // Processes that it has left behind in its group end with it.
+                    let _ = killpg(pid_of(&self.child), Signal::SIGKILL);
+                    break self.child.wait()?;
                 }
             }
             while let Ok(Some(info)) = signals.read_signal() {
@@ -176,18 +179,13 @@ impl Mpirun {
             }
             self.wait(signals)?;
         };
-        // Processes that it has left behind in its group end with it.
-        let _ = killpg(Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
         launcher::give_signals_back();
         printer.finish(stopped.map(|_| OUTPUT_GRACE));
         Ok((status, stopped.is_some()))
     }
 
     fn signal(&self, signal: Signal) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            // No such process: it has ended.
-            let _ = kill(Pid::from_raw(pid), signal);
-        }
+        let _ = kill(pid_of(&self.child), signal);
     }
 
     fn read(&mut self, printer: &Printer, width: usize, json: bool) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use launcher::Program;
 use launcher::mpi::replacement::MpiFrom;
 use launcher::mpi::{Family, MpiChoice, provider, resolve};
+use launcher::pidfd::{has_ended, pid_of};
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
 use crate::commands::interrupt::is_stopped;
 use crate::exit::Exit;
@@ -104,11 +104,11 @@ fn rehearse(folder: &Path, program: &Path) -> Result<(), String> {
 
 /// Ends a command with its process group: one that starts processes elsewhere gets a moment to end those.
 fn end(child: &mut Child) {
-    let group = Pid::from_raw(child.id().cast_signed());
-    // It has ended, and its group with it, if these fail.
+    let group = pid_of(child);
+    // It has ended, and its group with it, if these fail. It is collected after both: until then the number is its own.
     let _ = killpg(group, Signal::SIGTERM);
     let until = Instant::now() + END_MAX;
-    while Instant::now() < until && !matches!(child.try_wait(), Ok(Some(_))) {
+    while Instant::now() < until && !has_ended(group) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let _ = killpg(group, Signal::SIGKILL);

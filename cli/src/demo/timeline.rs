@@ -9,9 +9,10 @@ use ckpt_glue::control::{FaultReport, ImageContent, ImageReport, MessageStates};
 use ckpt_glue::job::{Event, FinalReport};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
+use launcher::pidfd::PidFd;
 use launcher::text;
 use launcher::{Channel, Notice, Observer};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Serialize;
 use transport::Rank;
@@ -58,7 +59,7 @@ pub(crate) struct Timeline {
     json: bool,
     began: Instant,
     act: Act,
-    pids: BTreeMap<Rank, Pid>,
+    pids: BTreeMap<Rank, (Pid, PidFd)>,
     committed_after: u32,
     summary: Summary,
 }
@@ -233,11 +234,11 @@ impl Timeline {
     }
 
     fn kill(&mut self) {
-        let victims: Vec<(Rank, Pid)> = self.pids.iter().map(|(rank, pid)| (*rank, *pid)).collect();
+        let victims: Vec<_> = self.pids.iter().collect();
         let place = usize::try_from(self.script.victim).unwrap_or(0) % victims.len().max(1);
-        let Some((rank, pid)) = victims.get(place).copied() else { return };
-        let at = Instant::now();
-        if kill(pid, Signal::SIGKILL).is_ok() {
+        let Some((rank, (pid, process))) = victims.get(place).copied() else { return };
+        let (rank, pid, at) = (*rank, *pid, Instant::now());
+        if process.signal(Signal::SIGKILL).is_ok() {
             self.act = Act::Killed(at);
             self.summary.killed += 1;
             self.summary.killed_rank = Some(rank.0);
@@ -257,7 +258,12 @@ impl Observer for Timeline {
     fn notice(&mut self, _at: Duration, notice: &Notice<'_>) {
         match notice {
             Notice::Event(event) => self.on_event(event),
-            Notice::Spawned { rank, pid, .. } => drop(self.pids.insert(*rank, *pid)),
+            Notice::Spawned { rank, pid, .. } => {
+                // One that has ended already is no victim.
+                if let Ok(process) = PidFd::open(*pid) {
+                    self.pids.insert(*rank, (*pid, process));
+                }
+            }
             Notice::Ended { rank, .. } => drop(self.pids.remove(rank)),
             Notice::Line {
                 member: Member { world: 0, rank: Rank(0) },

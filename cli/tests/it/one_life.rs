@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::support::{Place, Running, children_of, keepers, rank_of, runs, signal, verified, wait_until};
+use crate::support::{
+    Place, Running, children_of, keepers, parent, rank_of, runs, signal, verified, wait_until,
+};
 
 /// The lease of ranks, at the usual heartbeat (250 ms, 8 of which may be missed, twice), and some time to end.
 const LEASE: Duration = Duration::from_secs(4);
@@ -52,6 +54,7 @@ fn a_launcher_vanishes(hosts: &str) {
     saved(&mut job);
     let old = ranks(&place);
     assert_eq!(old.len(), 4);
+    let orphans: BTreeSet<u32> = old.iter().filter_map(|pid| parent(*pid)).collect();
     job.signal("KILL");
     job.finish();
     let since = Instant::now();
@@ -68,6 +71,7 @@ fn a_launcher_vanishes(hosts: &str) {
         now.len() == 4 && are_old == 0
     });
     assert!(since.elapsed() < 3 * LEASE, "{:?}", since.elapsed());
+    wait_until("keepers without a launcher end", || !orphans.iter().any(|keeper| runs(*keeper)));
     job.wait_for("all ranks run");
     place.let_end();
     verified(&job.finish_reading());

@@ -267,8 +267,6 @@ impl Shell {
             self.hear(rank);
             self.hear_last_of_pmi(Member::of_job(rank));
             let Some(process) = self.processes.remove(&rank) else { continue };
-            // Processes that it started and left behind end with it.
-            process.group.kill();
             self.hear_last_output(Member::of_job(rank));
             self.end_input(rank);
             self.guard.remove(process.group.pid);

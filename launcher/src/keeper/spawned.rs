@@ -163,9 +163,8 @@ impl Shell {
         }
     }
 
-    /// The first process of a group has ended: processes that it started and left behind end with it.
+    /// The first process of a group has ended, and those that it left behind with it.
     fn forget_group(&mut self, group: Group) {
-        group.kill();
         self.guard.remove(group.pid);
     }
 

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use launcher::mpi::environment;
+use launcher::pidfd::{PidFd, pid_of};
+use nix::sys::signal::Signal;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
@@ -156,7 +158,7 @@ fn ask(question: &[OsString], variables: Vec<(OsString, OsString)>) -> io::Resul
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("__probe").args(question).envs(variables);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+    let process = PidFd::open(pid_of(&child))?;
     let (answered, answer) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
         let output = child.wait_with_output();
@@ -165,8 +167,7 @@ fn ask(question: &[OsString], variables: Vec<(OsString, OsString)>) -> io::Resul
     });
     let started = Instant::now();
     if answer.recv_timeout(ANSWER_MAX).is_err() {
-        // It is our child, and has not been waited for: the number is still its own.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        let _ = process.signal(Signal::SIGKILL);
     }
     let output = waiter.join().map_err(|_| io::ErrorKind::Other)??;
     if output.status.success() {
