@@ -4,10 +4,10 @@ use core::ops::Range;
 use core::task::Poll;
 use core::time::Duration;
 use std::os::fd::RawFd;
-use std::sync::MutexGuard;
 use std::time::Instant;
 
 use drivers::Driver;
+use drivers::sync::MutexGuard;
 use nic_freeze::{Freeze, FreezeError, Refused};
 use transport::config::CHECKPOINTABLE;
 use transport::{FrozenPort, Port, RailIndex, Restart};

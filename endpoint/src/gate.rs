@@ -3,10 +3,10 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, OnceLock, TryLockError};
 
 use drivers::Driver;
+use drivers::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop, thread};
 use nic_freeze::Carried;
 use transport::config::{LINKS_MAX, RAILS_MAX};
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
@@ -495,11 +495,11 @@ impl Endpoint {
                 let give_away = inner.spin_policy.record_miss(attempt);
                 drop(inner);
                 if give_away {
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
                 return worked;
             }
-            core::hint::spin_loop();
+            spin_loop();
             quiet = inner.is_still_quiet();
         }
     }

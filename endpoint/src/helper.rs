@@ -4,9 +4,10 @@
 //! frames. Once the program has been away for a whole tick, the helper sleeps on the rails' descriptors and the port's
 //! next deadline, until the program is back.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+
+use drivers::sync::Ordering;
+use drivers::sync::thread::{self, JoinHandle};
 
 use crate::gate::Shared;
 
@@ -18,7 +19,7 @@ pub(crate) struct Helper {
 impl Helper {
     pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Helper> {
         let weak = Arc::downgrade(shared);
-        let thread = std::thread::Builder::new().name("stillwire-helper".into()).spawn(move || run(&weak))?;
+        let thread = thread::Builder::new().name("stillwire-helper".into()).spawn(move || run(&weak))?;
         Ok(Helper { shared: shared.clone(), thread: Some(thread) })
     }
 }
@@ -29,7 +30,7 @@ impl Drop for Helper {
         self.shared.waker.wake();
         // The attendant may hold the last handle: then this is the helper, which ends by itself.
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the helper thread panicked");
@@ -53,7 +54,7 @@ fn run(weak: &Weak<Shared>) {
             let tick = shared.config.helper_tick * ticks;
             ticks = (ticks * 2).min(TICKS_MAX);
             drop(shared);
-            std::thread::sleep(tick);
+            thread::sleep(tick);
             continue;
         }
         ticks = 1;
@@ -67,7 +68,7 @@ fn watch(shared: &Shared) {
     let (due, slot) = {
         let Some(mut inner) = shared.try_lock() else {
             // Another thread makes progress, or the port is frozen.
-            std::thread::sleep(shared.config.helper_tick);
+            thread::sleep(shared.config.helper_tick);
             return;
         };
         // A sleeper may wait for less than a completion: for a message, or for room.
@@ -79,7 +80,7 @@ fn watch(shared: &Shared) {
             attend();
             if shared.try_lock().is_none_or(|inner| !inner.completions.is_empty()) {
                 // It could not take them all: the program has to make room first.
-                std::thread::sleep(shared.config.helper_tick);
+                thread::sleep(shared.config.helper_tick);
             }
             return;
         }

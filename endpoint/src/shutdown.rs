@@ -1,8 +1,8 @@
 //! Leaving: an endpoint ends its links and stays until its peers have received their messages.
 
 use core::time::Duration;
-use std::sync::atomic::Ordering;
 
+use drivers::sync::Ordering;
 use transport::port::{FinalCounters, Unsettled};
 use transport::{LinkIndex, PortId};
 

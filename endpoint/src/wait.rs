@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use drivers::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, spin_loop};
 use drivers::{Armed, Driver};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -134,7 +134,24 @@ impl WaitSlot<'_> {
         // A thread that cannot be woken polls.
         let timeout = if self.event.is_some() { timeout } else { timeout.min(POLLED) };
         // An interrupted sleep is a short one; the caller looks again anyway.
-        let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None);
+        let _ = sleep_on(&mut fds, timeout);
+    }
+}
+
+#[cfg(not(loom))]
+fn sleep_on(fds: &mut [PollFd<'_>], timeout: Duration) -> nix::Result<i32> {
+    ppoll(fds, Some(TimeSpec::from_duration(timeout)), None)
+}
+
+/// In a model no time passes, so only a wake-up ends a sleep. Others run meanwhile.
+#[cfg(loom)]
+fn sleep_on(fds: &mut [PollFd<'_>], _: Duration) -> nix::Result<i32> {
+    loop {
+        let woken = ppoll(fds, Some(TimeSpec::from_duration(Duration::ZERO)), None)?;
+        if woken > 0 {
+            return Ok(woken);
+        }
+        drivers::sync::thread::yield_now();
     }
 }
 
@@ -236,7 +253,7 @@ impl Endpoint {
                     continue;
                 }
             }
-            core::hint::spin_loop();
+            spin_loop();
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
+use drivers::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 use endpoint::{Endpoint, Waiting};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 

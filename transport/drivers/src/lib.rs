@@ -35,6 +35,7 @@ pub mod payload;
 pub mod shm;
 mod sleep;
 mod staging;
+pub mod sync;
 pub mod udp;
 pub mod verbs;
 pub mod xdp;

@@ -73,10 +73,12 @@ pub const FAULT_BACKSTOP_CALLS: u64 = 10_000;
 pub const SHM_FRAME_BYTES_MAX: usize = 128 << 10;
 
 /// Frames that a shared-memory driver has staged, or whose payload it still offers: a burst of one peer behind the open offers of others.
-pub const SHM_STAGED_FRAMES: usize = 2 * BURST_FRAMES;
+/// In a model (`cfg(loom)`) as many as slots.
+pub const SHM_STAGED_FRAMES: usize = if cfg!(loom) { 2 } else { 2 * BURST_FRAMES };
 
 /// Bytes of payload from which on it is offered to be read, where that is permitted: below, two copies cost less than the system call.
-pub const SHM_OFFER_BYTES_MIN: usize = 16 << 10;
+/// In a model (`cfg(loom)`) what its small area has room for.
+pub const SHM_OFFER_BYTES_MIN: usize = if cfg!(loom) { 256 } else { 16 << 10 };
 
 /// The time that an offered payload waits for its receiver before the sender copies it into the ring. It is
 /// far above the time in which a polling receiver takes all that may be on its way to it. It is little

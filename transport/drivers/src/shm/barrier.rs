@@ -5,14 +5,21 @@
 //! steps of each. Senders do this for every frame, receivers before a sleep of 15 us and more. So the
 //! receiver makes the barrier for both, and a sender does not stand still until its frame has left its core.
 
-use libc::{
-    MEMBARRIER_CMD_GLOBAL_EXPEDITED, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, SYS_membarrier, c_int, c_long,
-};
+use libc::{MEMBARRIER_CMD_GLOBAL_EXPEDITED, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, c_int};
+#[cfg(not(loom))]
+use libc::{SYS_membarrier, c_long};
 
+#[cfg(not(loom))]
 fn membarrier(command: c_int) -> bool {
     const FLAGS: c_long = 0;
     // SAFETY: takes numbers, and does nothing that a program could notice.
     unsafe { libc::syscall(SYS_membarrier, c_long::from(command), FLAGS, FLAGS) == 0 }
+}
+
+/// The barrier itself is a fence in a model, which stands at its two ends.
+#[cfg(loom)]
+fn membarrier(_: c_int) -> bool {
+    crate::sync::model::barriers()
 }
 
 /// Takes part from now on. False: the kernel has no such barrier, or does not let us.

@@ -3,12 +3,12 @@
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::BorrowedFd;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::Errno;
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bytes that are copied with one call. Longer copies (from 4 KiB on) are done with one string instruction by older C libraries, which on AMD Zen 3 and 4 is
 /// ten times slower where the two addresses lie a few bytes apart modulo the page size (glibc bug 30994).

@@ -16,6 +16,7 @@ mod barrier;
 pub mod host;
 mod incoming;
 mod layout;
+#[cfg_attr(loom, path = "map_model.rs")]
 mod map;
 mod outgoing;
 mod peers;
@@ -25,7 +26,7 @@ mod segment;
 mod tests;
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -44,9 +45,10 @@ use crate::limits::{
 use crate::payload::Payload;
 use crate::sleep::wait_readable;
 use crate::staging::Staging;
+use crate::sync::Ordering;
 
 use incoming::{Desk, EachFetch, Incoming};
-use layout::{ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, HEADER_KEY_ADDRESS, RINGS_MAX};
+use layout::{ACTIVE, ACTIVE_WORDS, AREA_BYTES, ARMED, HEADER_KEY_ADDRESS, RINGS_MAX, SLOTS};
 use outgoing::{Offer, Outcome, Sender};
 use peers::Peers;
 use pull::Key;
@@ -59,22 +61,27 @@ pub struct ShmConfig {
     pub pull: bool,
     /// Large payloads that are copied ahead of a receiver that may read our memory, before further ones are offered to it.
     pub copied_ahead: usize,
+    /// How long an offered payload waits for its receiver before it is copied through the ring.
+    pub offer_patience: Duration,
 }
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
-        ShmConfig { pull: true, copied_ahead: SHM_COPIED_AHEAD }
+        ShmConfig { pull: true, copied_ahead: SHM_COPIED_AHEAD, offer_patience: SHM_OFFER_PATIENCE }
     }
 }
 
 /// Calls between two looks at the clock while an offer is open.
-const LOOKS_PER_CLOCK: u32 = 16;
+const LOOKS_PER_CLOCK: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// Looks at a ring that find nothing, after which it is looked at only when its sender asks for it.
-const QUIET_LOOKS: u32 = 4096;
+const QUIET_LOOKS: u32 = if cfg!(loom) { 0 } else { 4096 };
 
 /// Rings that are looked at all the time, quiet or not: each costs a load from the cache.
-const QUIET_RINGS: usize = 4;
+const QUIET_RINGS: usize = if cfg!(loom) { 0 } else { 4 };
+
+// The slot of an offer is not used again before the offer has been settled: only staged frames have offers.
+const _: () = assert!(SHM_STAGED_FRAMES <= SLOTS);
 
 /// A frame that has been written to its ring, in the order of the commits.
 enum Handed {
@@ -228,7 +235,8 @@ impl ShmDriver {
                         return;
                     }
                     self.looks = 0;
-                    if now.get_or_insert_with(Instant::now).duration_since(since) < SHM_OFFER_PATIENCE {
+                    if now.get_or_insert_with(Instant::now).duration_since(since) < self.config.offer_patience
+                    {
                         return;
                     }
                     let payload = self.staging.frame(0).map_or(&[][..], |frame| frame.payload);
@@ -501,7 +509,8 @@ impl Driver for ShmDriver {
         }
         self.inbox.silence();
         self.armed = true;
-        self.inbox.front.u32(ARMED).store(1, Ordering::SeqCst);
+        // An exchange, as a store of this ordering is on x86-64: it has its place behind the senders' exchanges before it.
+        self.inbox.front.u32(ARMED).swap(1, Ordering::SeqCst);
         let met = self.inbox.meet_senders();
         self.look_for_senders();
         if !met || self.has_frame() {

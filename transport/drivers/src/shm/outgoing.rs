@@ -1,6 +1,5 @@
 //! A ring as its sender sees it.
 
-use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use super::host::{Process, is_alive};
@@ -14,6 +13,7 @@ use super::map::Mapping;
 use super::pull::Key;
 use super::segment::{Outbox, Refused};
 use crate::staging::Staged;
+use crate::sync::Ordering;
 
 /// Places given out after which the sender looks how far the receiver is: each look costs a cache miss, and
 /// each place that is not known to be free makes the ring touch more memory.

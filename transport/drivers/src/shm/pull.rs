@@ -29,6 +29,8 @@ pub(super) fn pull(pid: u32, key: Key, address: u64, to: &mut [u8]) -> bool {
     let (Ok(base), Ok(key_base)) = (usize::try_from(address), usize::try_from(key.address)) else {
         return false;
     };
+    #[cfg(loom)]
+    crate::sync::model::kernel_reads(address);
     let bytes = to.len();
     let mut found = [0; 8];
     let mut local = [IoSliceMut::new(to), IoSliceMut::new(&mut found)];

@@ -5,7 +5,6 @@
 //! of `/dev/shm`, and it can be sealed: no process can shrink it under the others. The kernel lets only
 //! processes of the same user open it. The bell, an anonymous pipe, is found the same way.
 
-use core::sync::atomic::{Ordering, compiler_fence, fence};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -29,6 +28,7 @@ use super::layout::{
 };
 use super::map::Mapping;
 use crate::error::{DriverError, Errno, Operation};
+use crate::sync::{Ordering, fence, light_fence};
 
 /// The seals that keep the length of a segment.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
@@ -229,7 +229,7 @@ impl Outbox {
         // The owner does the same the other way round: it announces that it stops looking, or sleeps, and
         // then looks once more. Either it sees the frames, or we see its announcement.
         if self.spared {
-            compiler_fence(Ordering::SeqCst);
+            light_fence();
         } else {
             fence(Ordering::SeqCst);
         }
@@ -237,6 +237,9 @@ impl Outbox {
         let active = self.front.u64(word);
         if active.load(Ordering::Relaxed) & bit == 0 {
             active.fetch_or(bit, Ordering::SeqCst);
+            // An owner that is about to sleep looks for the bit: the two steps need a fence between them, too. (On x86-64 the
+            // exchange is one.)
+            fence(Ordering::SeqCst);
         }
         let armed = self.front.u32(ARMED);
         if armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::SeqCst) != 0 {
