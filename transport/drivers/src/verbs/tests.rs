@@ -3,6 +3,7 @@
 mod events;
 mod failures;
 mod infiniband;
+mod layouts;
 
 use core::task::Poll;
 

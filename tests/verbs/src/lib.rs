@@ -1,0 +1,1 @@
+//! Empty: only the dependency is of use, and only its files.
