@@ -15,7 +15,7 @@ use core::time::Duration;
 use transport::{Instant, Life};
 
 use crate::control::{Decision, FaultReport};
-use crate::limits::{BACK_OFF_MAX, FENCE_MAX};
+use crate::limits::BACK_OFF_MAX;
 use crate::names::{GenerationId, NodeIndex};
 use crate::protocols::{Fault, FaultKind, Plan, StopReason};
 use crate::queue::Queue;
@@ -177,6 +177,8 @@ enum State {
         /// Ranks of an earlier launcher may run until then, which has not come yet.
         not_before: Option<Instant>,
         fenced: BTreeSet<NodeIndex>,
+        /// Nothing that these had runs, and nobody has their place.
+        lost: BTreeSet<NodeIndex>,
         votes: u32,
         store: Option<StoreAnswer>,
         after_fence: AfterFence,
@@ -213,6 +215,8 @@ pub struct Settings {
     pub nodes: u32,
     /// Keepers that remember the job since its beginning, and must answer before anything is decided: see [`crate::layout::Layout::quorum`].
     pub quorum: u32,
+    /// Longest wait for the answers to a fence.
+    pub fence_max: Duration,
     /// Ranks of an earlier launcher may run for so long on hosts that this one does not use.
     pub earlier_lease: Duration,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.
@@ -349,9 +353,11 @@ impl Recovery {
             Input::Stop => self.on_stop(now),
             Input::NodeFenced { counter, node, votes } => self.on_node_fenced(now, counter, node, votes),
             Input::NodeLost { node } => self.on_node_lost(now, node),
-            Input::NodeReplaced { .. } => {
-                if let State::Fencing { until, .. } = &mut self.state {
-                    *until = now + FENCE_MAX;
+            Input::NodeReplaced { node } => {
+                let fence_max = self.settings.fence_max;
+                if let State::Fencing { until, lost, .. } = &mut self.state {
+                    lost.remove(&node);
+                    *until = (*until).max(now + fence_max);
                 }
             }
             Input::StoreFenced { counter, newest, committed, nonce } => {
@@ -367,14 +373,14 @@ impl Recovery {
                     && *asked == counter
                 {
                     *store = None;
-                    *until = now + FENCE_MAX;
+                    *until = (*until).max(now + self.settings.fence_max);
                 }
             }
             Input::StoreBusy { counter } => {
                 if let State::Fencing { counter: asked, until, .. } = &mut self.state
                     && *asked == counter
                 {
-                    *until = now + FENCE_MAX;
+                    *until = (*until).max(now + self.settings.fence_max);
                 }
             }
             Input::LivesFound { counter_last } => {
@@ -530,10 +536,11 @@ impl Recovery {
         let earlier =
             Some(self.settings.earlier_lease).filter(|lease| self.life.is_none() && !lease.is_zero());
         let earlier = earlier.filter(|_| !self.settings.sabotage.is_out(Rule::PlaceTooEarly));
-        let until = now + FENCE_MAX + earlier.unwrap_or_default();
-        let (fenced, not_before) = (BTreeSet::new(), earlier.map(|lease| now + lease));
+        let until = now + self.settings.fence_max + earlier.unwrap_or_default();
+        let not_before = earlier.map(|lease| now + lease);
+        let (fenced, lost) = (BTreeSet::new(), BTreeSet::new());
         self.state =
-            State::Fencing { counter, until, not_before, fenced, votes: 0, store: None, after_fence };
+            State::Fencing { counter, until, not_before, fenced, lost, votes: 0, store: None, after_fence };
         self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
@@ -551,24 +558,29 @@ impl Recovery {
 
     /// R32: nothing that it had runs. A job that ends need not wait for it; one that goes on needs another host in its place.
     fn on_node_lost(&mut self, now: Instant, node: NodeIndex) {
-        let State::Fencing { fenced, after_fence, .. } = &mut self.state else { return };
+        let State::Fencing { fenced, lost, after_fence, .. } = &mut self.state else { return };
+        if fenced.contains(&node) {
+            return;
+        }
+        lost.insert(node);
         match after_fence {
             AfterFence::Restart { .. } => self.outputs.push(Output::Replace { node }),
-            AfterFence::End(_) => {
-                fenced.insert(node);
-                self.go_on(now);
-            }
+            AfterFence::End(_) => self.go_on(now),
         }
     }
 
     /// Leaves [`State::Fencing`] when everything has answered.
     fn go_on(&mut self, now: Instant) {
-        let State::Fencing { counter, not_before, fenced, votes, store, after_fence, .. } = &self.state
+        let State::Fencing { counter, not_before, fenced, lost, votes, store, after_fence, .. } = &self.state
         else {
             return;
         };
-        let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
-        if answered < self.settings.nodes {
+        // Those that end the job need not wait for a node that is lost.
+        let ended = match after_fence {
+            AfterFence::End(_) => fenced.union(lost).count(),
+            AfterFence::Restart { .. } => fenced.len(),
+        };
+        if u32::try_from(ended).unwrap_or(u32::MAX) < self.settings.nodes {
             return;
         }
         match *after_fence {

@@ -124,8 +124,10 @@ pub struct Plan {
     pub spares: Vec<Node>,
     /// The reaction to a lost host.
     pub on_host_loss: HostLoss,
-    /// Hosts on which ranks of an earlier launcher may run besides those of the nodes.
+    /// Nodes and hosts on which ranks of an earlier launcher may run: see [`former_host`].
     pub former_hosts: BTreeSet<String>,
+    /// How long those may run at most.
+    pub former_silence: Duration,
     /// The part of data frames that their tags cover.
     pub auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
@@ -189,6 +191,8 @@ pub mod setting {
     pub const ON_HOST_LOSS: &str = "on-host-loss";
     /// Hosts on which ranks of the job may run besides those of the nodes: a restart that leaves one out waits for as long as a lease lasts (R32).
     pub const FORMER_HOSTS: &str = "former-hosts";
+    /// How long ranks may run there at most.
+    pub const FORMER_SILENCE: &str = "former-silence";
     /// Where nodes have directories of their own: relative in the job's own file, if they lie in its directory.
     pub const NODE_DIRECTORY: &str = "node-directory";
 }
@@ -207,6 +211,17 @@ impl Plan {
     fn is_saved(&self) -> bool {
         let is_asked = self.config.checkpoint.every.is_some() || self.config.time_limit.is_some();
         is_asked || self.saves == Saves::Process || self.own_directories.is_some() || self.flush.is_some()
+    }
+
+    /// Hosts on which ranks of an earlier launcher may run, and whose locks no keeper of this one takes.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        let used: BTreeSet<String> = (0..)
+            .map(NodeIndex)
+            .zip(&self.nodes)
+            .filter_map(|(node, place)| former_host(node, place))
+            .collect();
+        let left_out = self.former_hosts.iter().filter(move |former| !used.contains(*former));
+        left_out.filter_map(|former| Some(former.split_once('=')?.1))
     }
 
     /// Whether images lie on disks that this host does not see.
@@ -281,6 +296,12 @@ pub fn write_places(places: &[Node]) -> Option<String> {
     };
     let is_elsewhere = places.iter().any(|place| place.host.is_some());
     is_elsewhere.then(|| places.iter().map(place).collect::<Vec<_>>().join(","))
+}
+
+/// A node and its host, as [`setting::FORMER_HOSTS`] has them: the lock of a node (R30) is known only where it is. `None`: this host, whose keepers end with
+/// their launcher.
+pub fn former_host(node: NodeIndex, place: &Node) -> Option<String> {
+    place.host.as_ref().map(|host| format!("{node}={host}"))
 }
 
 /// The reaction to a host that does not answer any more, and whose ranks have ended.

@@ -90,6 +90,11 @@ pub(crate) const KEEPER_END_MAX: Duration = Duration::from_secs(10);
 pub(crate) const KEEPER_AGAIN_AFTER: Duration = Duration::from_millis(100);
 pub(crate) const KEEPER_AGAIN_MAX: Duration = Duration::from_secs(10);
 
+/// How often the launcher shows each keeper that it is there, and the silence after which a keeper takes it for gone: longer than a busy launcher needs, and
+/// far shorter than a connection without traffic stays open.
+pub(crate) const LAUNCHER_ALIVE_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const LAUNCHER_SILENT_MAX: Duration = Duration::from_secs(60);
+
 /// Longest time from the start of another keeper for a node until it answers; then its connection is given up, and one more is tried. The first keepers
 /// of a job have as long as the job takes to begin.
 pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ pub const VERSION: &str = match core::str::from_utf8(&TEXT) {
 const PROGRAM: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
 
 /// Where all of it is defined.
-const WORDS: [&[u8]; 30] = [
+const WORDS: [&[u8]; 31] = [
     include_bytes!("wire.rs"),
     include_bytes!("nodes/root.rs"),
     include_bytes!("nodes/wire.rs"),

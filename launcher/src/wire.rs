@@ -136,6 +136,8 @@ pub(crate) enum ToKeeper {
     InputLife { life: Life, ranks: Vec<(u32, u64)>, replay_end: u64 },
     /// Bytes of standard input for a rank in a life, from this one on; `end`: nothing follows.
     Input { rank: u32, life: Life, offset: u64, bytes: Vec<u8>, end: bool },
+    /// The launcher is there.
+    Alive,
     /// Stop all ranks, and time; answered by [`FromKeeper::Suspended`].
     Suspend,
     /// They go on.

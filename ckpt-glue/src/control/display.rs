@@ -9,6 +9,7 @@ impl fmt::Display for Message {
         match self {
             Message::KeeperHello { node } => write!(f, "keeper-hello {node}"),
             Message::Fence { counter, .. } => write!(f, "fence below {counter}"),
+            Message::Ending { counter, node } => write!(f, "ending all below {counter} on {node}"),
             Message::Fenced { counter, node, votes } => {
                 write!(f, "fenced below {counter} on {node}{}", if *votes { "" } else { ", no vote" })
             }

@@ -93,6 +93,13 @@ pub enum Message {
         /// Decision, layout, heartbeats.
         new_life: NewLife,
     },
+    /// K -> C, at once: the fence has come, and the processes are being ended, which may take its time. [`Message::Fenced`] follows.
+    Ending {
+        /// The counter of the fence.
+        counter: u32,
+        /// The sender.
+        node: NodeIndex,
+    },
     /// R -> K: the rank has come up.
     Hello {
         /// The new rank, and its addresses.
@@ -375,6 +382,7 @@ wire_enum!(Message, "kind of message", {
     9 => Running { ranks, counted },
     10 => Connecting { rank },
     11 => Left { rank },
+    12 => Ending { counter, node },
     16 => Request { source },
     17 => PointQuery { query },
     18 => PointReport { query, summary },

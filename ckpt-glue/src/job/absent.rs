@@ -17,6 +17,8 @@ pub(super) struct Absent {
     over_at: Option<Instant>,
     /// Reported as silent in this life: their leases were over before the report, and they got no other one.
     silent: BTreeSet<NodeIndex>,
+    /// Nodes that have got another keeper in this life. It runs nothing, and answers when the lock of its node is free.
+    new: BTreeSet<NodeIndex>,
     /// Nodes that have not answered the fence, and when their place may be given away.
     missing: BTreeMap<NodeIndex, Instant>,
     again: Duration,
@@ -32,8 +34,12 @@ impl Absent {
         self.silent.insert(node);
     }
 
+    pub(super) fn is_new(&mut self, node: NodeIndex) {
+        self.new.insert(node);
+    }
+
     pub(super) fn silent(&self) -> impl Iterator<Item = NodeIndex> + '_ {
-        self.silent.iter().copied()
+        self.silent.difference(&self.new).copied()
     }
 
     /// A fence begins. A node gets a moment for a new keeper to connect, if only its connection or its keeper is gone.
@@ -51,10 +57,20 @@ impl Absent {
         let due = |node| if is_over(&node) { soon } else { soon.max(over_at) };
         self.missing = nodes.map(|node| (node, due(node))).collect();
         self.again = watch.silence() * REPLACE_SILENCES;
+        for node in core::mem::take(&mut self.new) {
+            self.is_there(now, node);
+        }
     }
 
-    /// A keeper of the node is there: it answers when the node's lock is free (R30).
-    pub(super) fn is_there(&mut self, node: NodeIndex) {
+    /// A keeper of the node is there. It answers when its processes have ended, or those of an earlier keeper (R30); that may take its time, and then it may
+    /// be lost, too.
+    pub(super) fn is_there(&mut self, now: Instant, node: NodeIndex) {
+        let again = now + self.again;
+        self.missing.entry(node).and_modify(|due| *due = again.max(*due));
+    }
+
+    /// The node has answered the fence.
+    pub(super) fn has_answered(&mut self, node: NodeIndex) {
         self.missing.remove(&node);
     }
 
@@ -100,7 +116,7 @@ mod tests {
     #[test]
     fn a_silent_node_is_given_away_when_no_new_keeper_comes() {
         let mut absent = fenced(&[1], 19, 20);
-        absent.is_there(NodeIndex(0));
+        absent.has_answered(NodeIndex(0));
         assert_eq!(absent.poll_timeout(), Some(at(21)));
         assert_eq!(absent.due(at(20)), []);
         assert_eq!(absent.due(at(21)), [NodeIndex(1)]);
@@ -113,10 +129,23 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_keeper_is_there_is_waited_for() {
-        let mut absent = fenced(&[0, 1, 2], 19, 20);
-        (0..3).map(NodeIndex).for_each(|node| absent.is_there(node));
-        assert_eq!(absent.poll_timeout(), None);
-        assert_eq!(absent.due(at(1000)), []);
+    fn a_node_whose_keeper_is_there_has_more_time() {
+        let mut absent = fenced(&[0, 1], 19, 20);
+        absent.is_there(at(20), NodeIndex(0));
+        absent.is_there(at(23), NodeIndex(2));
+        absent.has_answered(NodeIndex(1));
+        assert_eq!(absent.due(at(29)), []);
+        assert_eq!(absent.due(at(30)), [NodeIndex(0)]);
+        assert_eq!(absent.due(at(33)), [NodeIndex(2)]);
+    }
+
+    #[test]
+    fn a_keeper_that_has_just_begun_is_there() {
+        let mut absent = Absent::default();
+        absent.is_silent(NodeIndex(1));
+        absent.is_new(NodeIndex(1));
+        assert_eq!(absent.silent().count(), 0);
+        absent.fence(at(20), Watch::new(SECOND / 4, SECOND * 5), false, [NodeIndex(1)].into_iter());
+        assert_eq!(absent.poll_timeout(), Some(at(30)));
     }
 }

@@ -15,7 +15,9 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source, Watch,
 };
 use crate::error::ConfigError;
-use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
+use crate::limits::{
+    COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE, FENCE_MAX, REPLACE_SILENCES,
+};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
@@ -87,6 +89,13 @@ impl Job {
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
+            fence_max: settings
+                .config
+                .keeper
+                .watch()
+                .silence()
+                .saturating_mul(REPLACE_SILENCES + 1)
+                .max(FENCE_MAX),
             sabotage: settings.sabotage,
         });
         Ok(Job {
@@ -261,8 +270,15 @@ impl Job {
             (Party::Keeper(sender), Message::KeeperHello { node }) if sender == node => {
                 self.on_hello(now, node)
             }
+            (Party::Keeper(sender), Message::Ending { counter, node })
+                if sender == node && counter == self.fence.0 =>
+            {
+                self.absent.is_there(now, node);
+            }
             (Party::Keeper(sender), Message::Fenced { counter, node, votes }) if sender == node => {
-                self.absent.is_there(node);
+                if counter == self.fence.0 {
+                    self.absent.has_answered(node);
+                }
                 self.recovery.handle(now, recovery::Input::NodeFenced { counter, node, votes });
             }
             (Party::Keeper(sender), message) if sender == self.settings.layout.root() => {
@@ -285,12 +301,13 @@ impl Job {
                 }
             }
             Phase::Fencing => {
-                self.absent.is_there(node);
+                self.absent.is_there(now, node);
                 self.send_fence(node);
             }
             // A keeper that sends a hello runs nothing: the ranks that it kept are gone with the one before
             // it.
             Phase::Starting | Phase::Running if known => {
+                self.absent.is_new(node);
                 self.on_report(now, FaultReport::KeeperSilent { node })
             }
             Phase::BackingOff | Phase::Deciding | Phase::Starting | Phase::Running | Phase::Over => {}

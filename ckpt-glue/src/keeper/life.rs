@@ -24,6 +24,8 @@ impl Keeper {
             }
             State::Holding(held) if held.life().counter < counter => {
                 self.state = State::Ending { held, counter };
+                let node = self.node;
+                self.send_as(crate::control::NO_LIFE, Party::Coordinator, Message::Ending { counter, node });
                 self.kill_all();
                 self.settle();
             }

@@ -9,6 +9,7 @@ use super::*;
 use crate::config::{OnExit, OnFault};
 use crate::control::FaultReport;
 use crate::layout::{Layout, Share};
+use crate::limits::FENCE_MAX;
 use crate::names::ExitStatus;
 use crate::protocols::{RecoveryProtocol as _, RecoveryView, Restart, RollBack};
 use crate::table::table;
@@ -20,6 +21,7 @@ fn settings() -> Settings {
     Settings {
         nodes: 1,
         quorum: 1,
+        fence_max: FENCE_MAX,
         earlier_lease: Duration::ZERO,
         counter_last: 0,
         start_timeout: Duration::from_secs(5),

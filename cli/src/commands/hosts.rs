@@ -81,15 +81,15 @@ impl From<HostLossArgument> for HostLoss {
 /// A keeper sends so many heartbeats in the time after which it is lost, and at least one in [`HEARTBEAT_MAX`].
 const HEARTBEATS: u32 = 20;
 const HEARTBEAT_MAX: Duration = Duration::from_millis(250);
-/// Shorter than that, a busy host looks like a lost one.
-const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+/// A shorter time leaves too little between the end of a lease and the report (R31): a guard waits for its keeper, and a busy host looks like a lost one.
+const NODE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
+/// For longer nobody wants to wait for a host that is lost.
+const NODE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
 fn node_timeout(text: &str) -> Result<Duration, String> {
     let time = ckpt_glue::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < NODE_TIMEOUT_MIN {
-        return Err(format!(
-            "expected at least {NODE_TIMEOUT_MIN:?}: a busy host would look like a lost one"
-        ));
+    if !(NODE_TIMEOUT_MIN..=NODE_TIMEOUT_MAX).contains(&time) {
+        return Err("expected 2s to 10m: with less, a busy host would look like a lost one".to_owned());
     }
     Ok(time)
 }
@@ -202,8 +202,13 @@ impl HostArguments {
         let names_spares = !self.spare_hosts.is_empty() || self.spares.is_some();
         let spare_hosts = if names_spares { self.spare_hosts.clone() } else { before.spare_hosts.clone() };
         let (spares, on_host_loss) = (self.spares, self.on_host_loss.or(before.on_host_loss));
-        let places = if says_where { self } else { before };
-        HostArguments { remote_shell, domains, spare_hosts, spares, on_host_loss, ..places }
+        let node_timeout = self.node_timeout;
+        let hosts = if says_where { self } else { before };
+        // A host that has ranks now was a spare host before.
+        let is_free = |spare: &HostArgument| !hosts.hosts.iter().any(|host| host.name == spare.name);
+        let spare_hosts =
+            if names_spares { spare_hosts } else { spare_hosts.into_iter().filter(is_free).collect() };
+        HostArguments { remote_shell, domains, spare_hosts, spares, on_host_loss, node_timeout, ..hosts }
     }
 
     /// Where these hosts lay before. Of those that were not there before nobody knows.
@@ -330,11 +335,6 @@ impl HostArguments {
             }
         }
         spares.into_iter().map(|host| self.place(host, 0, bind)).collect()
-    }
-
-    /// The names of the hosts that ranks of the job are on, but this one.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.hosts.iter().map(|host| host.name.as_str()).filter(|name| *name != HERE)
     }
 
     /// How keepers watch each other.

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ckpt_glue::names::NodeIndex;
 use ckpt_glue::recovery::Beginning;
-use ckpt_glue::write_duration;
+use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
-use launcher::{Encryption, Plan, Program, Purpose, Saves, whole};
+use launcher::{Encryption, Node, Plan, Program, Purpose, Saves, former_host, whole};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
@@ -81,7 +83,7 @@ pub(crate) fn prepare(
     program.check()?;
     let bind = arguments.bind.clone().unwrap_or(bind);
     check_bind(&bind)?;
-    let before = hosts.clone();
+    let before = if hosts.names_hosts() { hosts.nodes(file.ranks, &bind)? } else { Vec::new() };
     let hosts = arguments.hosts.clone().or(hosts);
     config.keeper = hosts.keeper_config(config.keeper);
     let spares = hosts.spare_nodes(&bind)?;
@@ -143,6 +145,7 @@ pub(crate) fn prepare(
         ));
     }
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
+    let former_silence = former_silence(&file, &reported, &config);
     let mut plan = Plan {
         job: file.job,
         ranks: file.ranks,
@@ -156,6 +159,7 @@ pub(crate) fn prepare(
         spares,
         on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: former_hosts(&file, &before),
+        former_silence,
         nodes,
         auth,
         provider,
@@ -195,31 +199,41 @@ pub(crate) fn prepare(
 }
 
 /// Hosts on which ranks of an earlier launcher may run.
-fn former_hosts(file: &JobFile, before: &HostArguments) -> BTreeSet<String> {
+fn former_hosts(file: &JobFile, before: &[Node]) -> BTreeSet<String> {
     let former = file.settings.get(setting::FORMER_HOSTS).map(String::as_str).unwrap_or_default();
-    let former = former.split(',').filter(|host| !host.is_empty());
-    former.chain(before.names()).map(str::to_owned).collect()
+    let former = former.split(',').filter(|host| !host.is_empty()).map(str::to_owned);
+    let before = (0..).map(NodeIndex).zip(before).filter_map(|(node, place)| former_host(node, place));
+    former.chain(before).collect()
+}
+
+/// How long they may run at most: by the time-outs of that launcher and this one.
+fn former_silence(file: &JobFile, before: &JobConfig, now: &JobConfig) -> Duration {
+    let former = file.settings.get(setting::FORMER_SILENCE).and_then(|text| parse_duration(text).ok());
+    former.unwrap_or_default().max(before.keeper.watch().silence()).max(now.keeper.watch().silence())
 }
 
 /// R32: before ranks run on hosts that the job's file does not name, it names all on which any may run. The launcher writes it anew when all ranks run.
 fn note_former_hosts(plan: &mut Plan, storage: &Directory, quiet: bool) -> Result<(), CliError> {
-    let hosts: BTreeSet<String> = plan.nodes.iter().filter_map(|node| node.host.clone()).collect();
-    let left_out: Vec<&str> = plan.former_hosts.difference(&hosts).map(String::as_str).collect();
+    let left_out: BTreeSet<&str> = plan.left_out().collect();
     if !left_out.is_empty() && !quiet {
         print_message(format_args!(
             "ranks of the job may still run on {}: waiting {} until they have ended by themselves",
-            left_out.join(", "),
-            write_duration(plan.config.keeper.watch().silence())
+            left_out.into_iter().collect::<Vec<_>>().join(", "),
+            write_duration(plan.former_silence)
         ));
     }
-    if hosts.is_subset(&plan.former_hosts) {
+    let now: BTreeSet<String> =
+        (0..).map(NodeIndex).zip(&plan.nodes).filter_map(|(node, place)| former_host(node, place)).collect();
+    plan.former_hosts.extend(now);
+    if plan.former_hosts.is_empty() {
         return Ok(());
     }
     let (_, mut file) = JobDirectory::open(storage.clone())?;
-    let all = plan.former_hosts.union(&hosts).cloned().collect::<Vec<_>>().join(",");
-    file.settings.insert(setting::FORMER_HOSTS.to_owned(), all);
+    let all = plan.former_hosts.iter().cloned().collect::<Vec<_>>().join(",");
+    let settings =
+        [(setting::FORMER_HOSTS, all), (setting::FORMER_SILENCE, write_duration(plan.former_silence))];
+    file.settings.extend(settings.map(|(name, value)| (name.to_owned(), value)));
     JobDirectory::renew(storage.clone(), &file)?;
-    plan.former_hosts.extend(hosts);
     Ok(())
 }
 

@@ -52,7 +52,7 @@ pub(crate) mod setting {
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
     pub(crate) use launcher::setting::{
-        FORMER_HOSTS, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, RAIL, SPARE_HOSTS,
+        FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, RAIL, SPARE_HOSTS,
     };
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
@@ -190,6 +190,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
         spares: arguments.hosts.spare_nodes(&arguments.bind)?,
         on_host_loss: arguments.hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: BTreeSet::new(),
+        former_silence: Duration::ZERO,
         nodes,
         auth,
         provider: provider.ok(),

@@ -156,6 +156,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         spares: Vec::new(),
         on_host_loss: HostLoss::default(),
         former_hosts: std::collections::BTreeSet::new(),
+        former_silence: std::time::Duration::ZERO,
         auth: AuthLevel::Header,
         provider: None,
         is_mpi: false,

@@ -199,6 +199,6 @@ fn spare_hosts_that_cannot_be_are_refused() {
     assert!(with(&["--spare-hosts", "a@127.0.0.3"]).contains("a is named as a spare host and once more"));
     assert!(with(&["--spare-hosts", "localhost"]).contains("cannot be a spare host"));
     assert!(with(&["--spares", "2"]).contains("expected fewer"));
-    assert!(with(&["--node-timeout", "100ms"]).contains("expected at least 500ms"));
+    assert!(with(&["--node-timeout", "100ms"]).contains("expected 2s to 10m"));
     assert!(refused(&["--spare-hosts", "e@127.0.0.5"]).contains("--hosts names none"));
 }

@@ -177,6 +177,7 @@ impl Shell<'_> {
 
     fn on_ready(&mut self, node: NodeIndex, host: String) {
         self.keepers.ready(node, host);
+        self.is_found(node);
         self.report_decided_nic(node);
         self.feed_nodes(NodesInput::KeeperReady(node));
     }

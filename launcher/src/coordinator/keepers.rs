@@ -13,7 +13,8 @@ use nix::sys::signal::Signal;
 
 use super::super::keeper::environment_for_others;
 use super::super::limits::{
-    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX, LINK_QUEUE_BYTES_MAX,
+    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX, LAUNCHER_ALIVE_EVERY,
+    LINK_QUEUE_BYTES_MAX,
 };
 use super::super::process::{end_with_launcher, non_blocking};
 use super::super::remote_words::quoted;
@@ -45,7 +46,7 @@ pub(super) struct Keeper {
     pub(super) host: String,
     /// It has been started before.
     again: bool,
-    /// Its node has come to another host, where none was started before.
+    /// Its node has come to another host since all ranks ran last: no keeper there remembers what was before.
     is_moved: bool,
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
@@ -66,7 +67,11 @@ impl Keeper {
 }
 
 #[derive(Debug)]
-pub(super) struct Keepers(BTreeMap<NodeIndex, Keeper>);
+pub(super) struct Keepers {
+    all: BTreeMap<NodeIndex, Keeper>,
+    /// When they are to hear next that the launcher is there.
+    alive_at: Instant,
+}
 
 impl Keepers {
     pub(super) fn new(plan: &Plan) -> Keepers {
@@ -82,16 +87,17 @@ impl Keepers {
             shown: 0,
             silent: None,
         };
-        Keepers((0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect())
+        let all = (0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect();
+        Keepers { all, alive_at: Instant::now() + LAUNCHER_ALIVE_EVERY }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeIndex> {
-        self.0.keys().copied().collect()
+        self.all.keys().copied().collect()
     }
 
     /// Where a node is.
     pub(super) fn place(&self, node: NodeIndex) -> &Node {
-        &self.0[&node].place
+        &self.all[&node].place
     }
 
     /// The name of its host.
@@ -100,32 +106,40 @@ impl Keepers {
     }
 
     pub(super) fn get(&self, node: NodeIndex) -> Option<&Keeper> {
-        self.0.get(&node)
+        self.all.get(&node)
     }
 
     pub(super) fn get_mut(&mut self, node: NodeIndex) -> Option<&mut Keeper> {
-        self.0.get_mut(&node)
+        self.all.get_mut(&node)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Keeper> {
-        self.0.values()
+        self.all.values()
     }
 
-    /// When the first of those that ended is started again.
+    /// Keepers without ranks have no other sign of their launcher.
+    pub(super) fn show_alive(&mut self, now: Instant) {
+        if self.alive_at <= now {
+            self.alive_at = now + LAUNCHER_ALIVE_EVERY;
+            self.send_to_all(&ToKeeper::Alive);
+        }
+    }
+
+    /// When the first of those that ended is started again, or something else is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        let answers = self.0.values().filter_map(Keeper::answer_by);
-        self.0.values().filter_map(|keeper| keeper.due).chain(answers).min()
+        let answers = self.all.values().filter_map(Keeper::answer_by);
+        self.all.values().filter_map(|keeper| keeper.due).chain(answers).chain([self.alive_at]).min()
     }
 
     /// Those that have not answered in time.
     pub(super) fn late(&self, now: Instant) -> Vec<NodeIndex> {
-        let late = self.0.iter().filter(|(_, keeper)| keeper.answer_by().is_some_and(|by| by <= now));
+        let late = self.all.iter().filter(|(_, keeper)| keeper.answer_by().is_some_and(|by| by <= now));
         late.map(|(node, _)| *node).collect()
     }
 
     /// Those that are to be started again now.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<NodeIndex> {
-        let due = self.0.iter_mut().filter(|(_, keeper)| keeper.due.is_some_and(|due| due <= now));
+        let due = self.all.iter_mut().filter(|(_, keeper)| keeper.due.is_some_and(|due| due <= now));
         due.map(|(node, keeper)| {
             keeper.due = None;
             *node
@@ -135,14 +149,14 @@ impl Keepers {
 
     /// A keeper has reported that it is there, on this host.
     pub(super) fn ready(&mut self, node: NodeIndex, host: String) {
-        if let Some(keeper) = self.0.get_mut(&node) {
+        if let Some(keeper) = self.all.get_mut(&node) {
             (keeper.host, keeper.is_ready, keeper.wait) = (host, true, KEEPER_AGAIN_AFTER);
         }
     }
 
     /// A keeper is to be started again. Returns whether it had been there since it was last started.
     pub(super) fn start_later(&mut self, node: NodeIndex) -> bool {
-        let Some(keeper) = self.0.get_mut(&node) else { return false };
+        let Some(keeper) = self.all.get_mut(&node) else { return false };
         keeper.due = Some(Instant::now() + keeper.wait);
         keeper.wait = (keeper.wait * 2).min(KEEPER_AGAIN_MAX);
         core::mem::replace(&mut keeper.is_ready, false)
@@ -150,11 +164,11 @@ impl Keepers {
 
     /// Whether the keeper has reported that it is there.
     pub(super) fn is_ready(&self, node: NodeIndex) -> bool {
-        self.0.get(&node).is_some_and(|keeper| keeper.is_ready)
+        self.all.get(&node).is_some_and(|keeper| keeper.is_ready)
     }
 
     pub(super) fn any_runs(&self) -> bool {
-        self.0.values().any(|keeper| keeper.running.is_some())
+        self.all.values().any(|keeper| keeper.running.is_some())
     }
 
     /// Starts the keeper of a node, and gives it its part of the job.
@@ -166,7 +180,7 @@ impl Keepers {
         epoll: &Epoll,
         token: u64,
     ) -> Result<(), LauncherError> {
-        let Some(keeper) = self.0.get_mut(&node) else { return Ok(()) };
+        let Some(keeper) = self.all.get_mut(&node) else { return Ok(()) };
         let place = &keeper.place;
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
         let mut command = command(place)?;
@@ -184,7 +198,8 @@ impl Keepers {
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
         watch(epoll, link.from().as_fd(), token).map_err(failed)?;
         let again = core::mem::replace(&mut keeper.again, true);
-        let is_late = again || core::mem::take(&mut keeper.is_moved);
+        let is_late = again || keeper.is_moved;
+        let again = again && !keeper.is_moved;
         let begin = Begin { shows_parts, terminal, ..begin(plan, &keeper.place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
@@ -210,7 +225,9 @@ impl Keepers {
 
     /// `send` returns how many bytes wait for the keeper to read.
     fn queue(&mut self, node: NodeIndex, send: impl FnOnce(&mut Link) -> usize) {
-        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else { return };
+        let Some(running) = self.all.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else {
+            return;
+        };
         if send(&mut running.link) > LINK_QUEUE_BYTES_MAX {
             // Its end is heard over the link.
             self.end(node);
@@ -219,7 +236,7 @@ impl Keepers {
 
     /// Asks `epoll` for room to write only while something waits.
     pub(super) fn watch_links(&mut self, epoll: &Epoll) -> io::Result<()> {
-        for running in self.0.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
+        for running in self.all.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
             let waits = running.link.has_waiting();
             if waits != core::mem::replace(&mut running.watches_room, waits) {
                 if waits {
@@ -239,7 +256,7 @@ impl Keepers {
         flags: EpollFlags,
         messages: &mut Vec<FromKeeper>,
     ) -> Result<(), LinkError> {
-        let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else {
+        let Some(running) = self.all.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) else {
             return Ok(());
         };
         running.link.flush();
@@ -253,7 +270,7 @@ impl Keepers {
     /// Gives up a keeper whose link has ended.
     /// Returns how its process has ended: of itself, or by our hand.
     pub(super) fn lost(&mut self, node: NodeIndex) -> Option<std::process::ExitStatus> {
-        let mut running = self.0.get_mut(&node).and_then(|keeper| keeper.running.take())?;
+        let mut running = self.all.get_mut(&node).and_then(|keeper| keeper.running.take())?;
         // It has closed its end, and ends itself: how is worth a moment.
         let until = Instant::now() + KEEPER_STATUS_MAX;
         while Instant::now() < until {
@@ -268,17 +285,22 @@ impl Keepers {
 
     /// Another host takes the place of a node's. The keeper there is a new one: it remembers nothing.
     pub(super) fn move_to(&mut self, node: NodeIndex, place: Node) {
-        if let Some(keeper) = self.0.get_mut(&node) {
+        if let Some(keeper) = self.all.get_mut(&node) {
             keeper.host = place.name();
             keeper.place = place;
-            (keeper.again, keeper.is_moved) = (false, true);
+            keeper.is_moved = true;
             (keeper.due, keeper.wait, keeper.silent) = (None, KEEPER_AGAIN_AFTER, None);
         }
     }
 
+    /// All ranks run, so every keeper knows the life.
+    pub(super) fn settle(&mut self) {
+        self.all.values_mut().for_each(|keeper| keeper.is_moved = false);
+    }
+
     /// Ends the connection to a node, if there is one, without a wait. Returns its token.
     pub(super) fn disconnect(&mut self, node: NodeIndex) -> Option<u64> {
-        let keeper = self.0.get_mut(&node)?;
+        let keeper = self.all.get_mut(&node)?;
         keeper.is_ready = false;
         let mut running = keeper.running.take()?;
         let _ = running.child.kill();
@@ -289,14 +311,14 @@ impl Keepers {
 
     /// Ends the process of a keeper.
     pub(super) fn end(&mut self, node: NodeIndex) {
-        if let Some(running) = self.0.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) {
+        if let Some(running) = self.all.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) {
             let _ = running.child.kill();
         }
     }
 
     /// Ends all at once.
     pub(super) fn kill(&mut self) {
-        for running in self.0.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
+        for running in self.all.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
             let _ = running.child.kill();
         }
         for node in self.nodes() {

@@ -50,7 +50,7 @@ use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
-use super::{HERE, Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
+use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
 use crate::error::LauncherError;
 use input::Input;
 use keepers::Keepers;
@@ -207,9 +207,7 @@ fn layout(plan: &Plan) -> Result<Layout, LauncherError> {
 
 /// Ranks of an earlier launcher may run for so long on hosts that this one does not use (R32).
 fn earlier_lease(plan: &Plan) -> Duration {
-    let is_used = |host: &String| plan.nodes.iter().any(|node| node.host.as_ref() == Some(host));
-    let leaves_out = plan.former_hosts.iter().any(|host| host != HERE && !is_used(host));
-    if leaves_out { plan.config.keeper.watch().silence() } else { Duration::ZERO }
+    if plan.left_out().next().is_some() { plan.former_silence } else { Duration::ZERO }
 }
 
 impl<'a> Shell<'a> {
@@ -374,8 +372,9 @@ impl<'a> Shell<'a> {
                 self.over_until = None;
                 self.give_up_keepers();
             }
+            self.keepers.show_alive(now);
             for node in self.keepers.late(now) {
-                self.reconnect(node);
+                self.reconnect_late(node);
             }
             for node in self.keepers.take_due(now) {
                 // Without it the job ends for want of its node, after a time.

@@ -24,6 +24,7 @@ impl Shell<'_> {
             Ok(file) => file,
             Err(error) => {
                 let what = "what the job runs with now, for the next restart";
+                self.end_unknown_hosts(&error.to_string());
                 return self.notify(&Notice::Store { what, error: &error.to_string() });
             }
         };

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use nix::sys::signal::Signal;
 use transport::Rank;
 
+use super::super::limits::KEEPER_ANSWER_MAX;
 use super::super::notice::Notice;
 use super::super::storage::Task;
-use super::super::{HERE, HostLoss, Node, Plan, Verdict, setting, write_places};
+use super::super::{HostLoss, Node, Plan, Verdict, former_host, setting, write_places};
 use super::Shell;
 
 /// Hosts that may take the place of others.
@@ -20,9 +22,11 @@ pub(super) struct Spares {
     free: VecDeque<Node>,
     /// Nodes whose host was replaced since all ranks ran last.
     moved: BTreeSet<NodeIndex>,
-    /// Hosts on which ranks may run besides those of the nodes, until all ranks run.
+    /// Nodes and hosts on which ranks may run besides, until all ranks run: see [`former_host`].
     former: BTreeSet<String>,
-    /// Lost nodes for which there was none.
+    /// Nodes that the coordinator's machine has named as lost, and whose keeper has not answered since.
+    lost: BTreeSet<NodeIndex>,
+    /// Those for which there was no other host.
     reported: BTreeSet<NodeIndex>,
 }
 
@@ -32,6 +36,7 @@ impl Spares {
             free: plan.spares.iter().cloned().collect(),
             moved: BTreeSet::new(),
             former: plan.former_hosts.clone(),
+            lost: BTreeSet::new(),
             reported: BTreeSet::new(),
         }
     }
@@ -41,6 +46,7 @@ impl Shell<'_> {
     /// No rank of this node runs any more, and its keeper does not answer.
     pub(super) fn replace(&mut self, node: NodeIndex) {
         let from = self.keepers.place(node).clone();
+        self.spares.lost.insert(node);
         // A node of this host ends with the launcher.
         if from.host.is_none() {
             return;
@@ -83,7 +89,7 @@ impl Shell<'_> {
             group.map_or((vec![node.0], 0), |group| (group.nodes().to_vec(), group.losses()));
         let is_lost = |member: &&u32| {
             let member = NodeIndex(**member);
-            member == node || self.spares.moved.contains(&member) || !self.keepers.is_ready(member)
+            self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
         };
         let lost = members.iter().filter(is_lost).count();
         let has_committed = self.job.status().committed.is_some();
@@ -121,17 +127,30 @@ impl Shell<'_> {
         self.forget_keeper(node);
         let host = to.name();
         self.spares.moved.insert(node);
-        self.spares
-            .former
-            .extend([from, &to].map(|place| place.host.clone().unwrap_or_else(|| HERE.to_owned())));
+        self.spares.lost.remove(&node);
+        self.spares.former.extend([from, &to].into_iter().filter_map(|place| former_host(node, place)));
         self.keepers.move_to(node, to);
-        // In this order: a later launcher knows where ranks may run before the decision about their life is durable.
+        // In this order: a later launcher knows where ranks may run before the decision about their life is durable. If that cannot be written, there is no
+        // such life (`settings_kept`).
         self.keep_settings();
         self.store.ask(Task::Move { node, host });
         if let Err(error) = self.start_keeper(node) {
             self.notify(&Notice::KeeperLost { host: &self.keepers.name(node), why: &error.to_string() });
         }
         self.feed_job(job::Input::NodeReplaced { node });
+    }
+
+    /// A keeper was started, and has not answered in time.
+    pub(super) fn reconnect_late(&mut self, node: NodeIndex) {
+        let host = self.keepers.name(node);
+        let why = format!("it has not answered within {KEEPER_ANSWER_MAX:?}: another one is started");
+        self.notify(&Notice::KeeperLost { host: &host, why: &why });
+        self.reconnect(node);
+    }
+
+    /// A keeper of the node is there.
+    pub(super) fn is_found(&mut self, node: NodeIndex) {
+        self.spares.lost.remove(&node);
     }
 
     /// Nothing comes from a node any more, or nothing will. The end of such a connection may never be seen, so it is not waited for.
@@ -159,11 +178,22 @@ impl Shell<'_> {
         self.feed_nodes(NodesInput::KeeperLost(node));
     }
 
+    /// R32: ranks must not run on hosts of which a later launcher would not know.
+    pub(super) fn end_unknown_hosts(&mut self, error: &str) {
+        if !self.spares.moved.is_empty() && self.job.status().phase != JobPhase::Running {
+            let words =
+                format!("the hosts on which the job is to go on could not be written to its file: {error}");
+            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.stop();
+        }
+    }
+
     /// All ranks run: on no other hosts than those of the nodes.
     pub(super) fn settle_hosts(&mut self) {
         self.spares.moved.clear();
         self.spares.former.clear();
         self.spares.reported.clear();
+        self.keepers.settle();
     }
 
     /// Where the nodes are, in the job's file.

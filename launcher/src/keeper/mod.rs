@@ -7,6 +7,7 @@ mod copy_parts;
 mod files;
 mod input;
 mod keyboard;
+mod launcher_link;
 mod link;
 mod node_lock;
 mod nodes;
@@ -160,6 +161,7 @@ struct Shell {
     terminal_end: Option<OwnedFd>,
     inputs: input::Inputs,
     suspension: suspension::Suspension,
+    launcher: launcher_link::LauncherLink,
     /// The last report to the coordinator about each rank.
     reported: BTreeMap<Rank, (RankPhase, u32)>,
     silence: silent::Silence,
@@ -367,6 +369,7 @@ impl Shell {
             terminal_end: None,
             inputs: input::Inputs::default(),
             suspension: suspension::Suspension::default(),
+            launcher: launcher_link::LauncherLink::new(),
             reported: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
@@ -443,6 +446,9 @@ impl Shell {
             if self.keeper.poll_timeout().is_some_and(|due| due <= now) {
                 self.keeper.handle_timeout(now);
             }
+            if self.launcher_is_gone() {
+                return Ok(End::Lost(LinkError::Closed));
+            }
             self.look_at_lock();
             self.look_at_silent();
             self.hand_over_parts();
@@ -459,7 +465,7 @@ impl Shell {
         let now = self.now();
         let machine = self.keeper.poll_timeout().map(|due| due.since(now));
         let others = self.silence.due().into_iter().chain(self.outputs.due()).chain(self.inputs.due());
-        let others = others.chain(self.lock.due());
+        let others = others.chain(self.lock.due()).chain(self.launcher_due());
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         let machine = machine.filter(|_| !self.suspension.is_on());
         super::epoll_timeout(machine.into_iter().chain(others).min())
@@ -588,6 +594,7 @@ impl Shell {
     }
 
     fn on_messages(&mut self, messages: Vec<ToKeeper>) -> Option<End> {
+        self.launcher.has_spoken();
         for message in messages {
             if matches!(message, ToKeeper::Leave) {
                 return Some(End::Leave);
@@ -661,7 +668,7 @@ impl Shell {
             ToKeeper::Copy(part) => self.on_copy(part),
             ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
             // Said first, and not again; and the last word, which is heard before.
-            ToKeeper::Begin(_) | ToKeeper::Leave => {}
+            ToKeeper::Begin(_) | ToKeeper::Leave | ToKeeper::Alive => {}
         }
         Ok(())
     }

@@ -264,6 +264,7 @@ impl<'a> Numbers<'a> {
             Message::KeeperHello { node: self.node() },
             Message::Fence { counter: self.int(), first: self.flag() },
             Message::Fenced { counter: self.int(), node: self.node(), votes: self.flag() },
+            Message::Ending { counter: self.int(), node: self.node() },
             Message::NewLife { new_life: self.new_life() },
             Message::Hello { registration },
             Message::Registered { ports: self.some_of(Self::port_entry), ranks: self.int() },

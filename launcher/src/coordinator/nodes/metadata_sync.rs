@@ -36,7 +36,7 @@ impl Shell<'_> {
         let generation = fetch.generation;
         let here = (self.plan.directory.display().to_string(), survey.records.decisions.clone());
         let theirs = ahead.iter().map(|(node, decisions)| {
-            let (host, path) = (self.keepers.name(node), self.plan.directory_words(*node));
+            let (host, path) = (self.keepers.name(*node), self.plan.directory_words(*node));
             (format!("{host} ({path})"), decisions.clone())
         });
         match joined([here].into_iter().chain(theirs).collect()) {

@@ -409,6 +409,7 @@ fn messages() -> Vec<Message> {
         Message::KeeperHello { node },
         Message::Fence { counter: 4, first: true },
         Message::Fenced { counter: 4, node, votes: true },
+        Message::Ending { counter: 4, node },
         Message::NewLife { new_life },
         Message::Hello { registration },
         Message::Registered { ports: ports.clone(), ranks: 1 },
