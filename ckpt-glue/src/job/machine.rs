@@ -1,5 +1,7 @@
 //! The actor.
 
+mod keepers;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -12,7 +14,7 @@ use super::limit::TimeLimit;
 use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
 use crate::config::OnFault;
 use crate::control::{
-    Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source, Watch,
+    Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source,
 };
 use crate::error::ConfigError;
 use crate::limits::{
@@ -526,37 +528,6 @@ impl Job {
         self.stop(now, StopCause::TimeLimit { unsaved: limit.unsaved(runs) });
     }
 
-    fn watch_keepers(&mut self, now: Instant) {
-        let root = self.settings.layout.root();
-        let is_silent = |leases: &mut Leases| now >= leases.root_heard + leases.watch.silence();
-        if self.leases.take_if(is_silent).is_some() {
-            self.absent.is_silent(root);
-            self.on_report(now, FaultReport::KeeperSilent { node: root });
-        }
-    }
-
-    /// The keeper at the top of the tree asks for a lease.
-    fn on_heartbeat(&mut self, now: Instant, keepers: u32, asked_ns: u64) {
-        let Some(leases) = &mut self.leases else { return };
-        leases.root_heard = now;
-        let left_ns = leases.watch.lease_ns;
-        // Without a majority another coordinator may decide: our ranks stop when their leases run out.
-        if keepers >= self.settings.layout.majority() {
-            self.absent.granted(now + leases.watch.silence());
-            self.broadcast(Message::Lease { asked_ns, left_ns });
-        }
-    }
-
-    /// R32: nodes that do not answer the fence.
-    fn watch_absent(&mut self, now: Instant) {
-        if self.recovery.phase() != Phase::Fencing {
-            return;
-        }
-        for node in self.absent.due(now) {
-            self.recovery.handle(now, recovery::Input::NodeLost { node });
-        }
-    }
-
     fn write(&mut self, now: Instant, record: Record) {
         self.writing.push(Writing { record, since: now, report: now + DISK_REPORT_AFTER });
     }
@@ -684,18 +655,6 @@ impl Job {
         self.leases = watch.map(|watch| Leases { watch, root_heard: now });
         self.absent.begin_life();
         self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
-    }
-
-    /// How keepers watch each other, if they do.
-    fn watch(&self) -> Option<Watch> {
-        let watches = self.settings.layout.nodes() > 1 || self.settings.is_remote;
-        watches.then(|| self.settings.config.keeper.watch())
-    }
-
-    fn send_fence(&mut self, node: NodeIndex) {
-        let life = self.recovery.life().unwrap_or(NO_LIFE);
-        let (counter, first) = self.fence;
-        self.send_as(life, Party::Keeper(node), Message::Fence { counter, first });
     }
 
     /// Along the tree, from its top.

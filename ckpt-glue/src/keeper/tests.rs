@@ -143,14 +143,14 @@ fn lives_begin_and_end() {
         Empty, fenced + fence 3 -> Empty below 3, false: to coordinator "fenced below 3 on 0, no vote"
         Empty, fenced + life 2 -> Holding 2: to keeper 1 "new-life 2 from the beginning", spawn 0 in 2, spawn 1 in 2
         Empty, fenced + life 3 -> Holding 3: to keeper 1 "new-life 3 from the beginning", spawn 0 in 3, spawn 1 in 3
-        Spawning + fence 2 -> Ending below 2: kill 0 of 1, kill 1 of 1
-        Spawning + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1
+        Spawning + fence 2 -> Ending below 2: to coordinator "ending all below 2 on 0", kill 0 of 1, kill 1 of 1
+        Spawning + fence 3 -> Ending below 3: to coordinator "ending all below 3 on 0", kill 0 of 1, kill 1 of 1
         Spawning + rank 0 killed -> Holding 1: to coordinator "fault: rank 0 died (signal 9)"
         Spawning + rank 1 killed -> Holding 1: to coordinator "fault: rank 1 died (signal 9)"
         Spawning + rank 0 ends well -> Holding 1: to coordinator "left, rank 0"
         Spawning + rank 0 is not started -> Holding 1: to coordinator "fault: rank 0 could not be started (errno 2)"
-        Running + fence 2 -> Ending below 2: kill 0 of 1, kill 1 of 1
-        Running + fence 3 -> Ending below 3: kill 0 of 1, kill 1 of 1
+        Running + fence 2 -> Ending below 2: to coordinator "ending all below 2 on 0", kill 0 of 1, kill 1 of 1
+        Running + fence 3 -> Ending below 3: to coordinator "ending all below 3 on 0", kill 0 of 1, kill 1 of 1
         Running + rank 0 killed -> Holding 1: to coordinator "fault: rank 0 died (signal 9)"
         Running + rank 1 killed -> Holding 1: to coordinator "fault: rank 1 died (signal 9)"
         Running + rank 0 ends well -> Holding 1: to coordinator "fault: rank 0 died (exit code 0)"

@@ -136,7 +136,7 @@ fn damage_is_refused_with_its_reason() {
     ];
     expect![[r#"
         control frame has 1 bytes behind its last field
-        control frame says it is 4278190170 bytes long; at most 2097152 are expected
+        control frame says it is 4278190164 bytes long; at most 2097152 are expected
         not a control frame: starts with 0x4c00, expected 0x4c43; is this the right socket?
         control frame has version 9, this build speaks 1; run the same build on all nodes
         control frame is not authentic: made with another job's key, or damaged
@@ -181,52 +181,53 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum 556536a3, 0102100e0c
-        Fence: 78 bytes, checksum 785e794e, 0244605c5800
-        Fenced: 82 bytes, checksum a1abd74d, 03108070602202e3c200
-        NewLife: 127 bytes, checksum 7c953c5c, 040804201c9088c0b8b0a8a0980001000000040000000000
-        Hello: 98 bytes, checksum 8e208678, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 81 bytes, checksum 53d83475, 060000000000008001
-        Addresses: 136 bytes, checksum 644ff69e, 0703000000262422302e2c2a280000000018100840383028
-        Start: 82 bytes, checksum 50d93141, 08080604020000000000
-        Running: 81 bytes, checksum 55767484, 094030201082624222
-        Request: 74 bytes, checksum cca0ab7e, 1000
-        PointQuery: 77 bytes, checksum 9ed8f104, 1102820181
-        PointReport: 88 bytes, checksum d5990509, 12151413120000000014100c08000000
-        Cut: 94 bytes, checksum fc7081b1, 134505c5840100030000000000000000000000800100
-        CutSeen: 77 bytes, checksum 26cb0f2f, 1400000000
-        ImageDone: 179 bytes, checksum 5b80463a, 1530282018181716150600000000000000201c1814100c08
-        Images: 81 bytes, checksum 1d3001f6, 16c0b8b0a800000000
-        NoImage: 82 bytes, checksum 6c91d9bd, 1700e1c0a004c6854506
-        Abandon: 77 bytes, checksum 89d7b77c, 1801080706
-        Committed: 77 bytes, checksum 55f5e6f0, 1922302e2c
-        Fault: 80 bytes, checksum b18ac121, 2000084038300111
-        Heartbeat: 85 bytes, checksum f8658d3c, 214000c28189088c0b8b0a8a09
-        Lease: 89 bytes, checksum 0afb1ce9, 2200000300000000000402100e0c0a0806
-        Closed: 86 bytes, checksum 5c9ae200, 304844605c5854504c0000000000
-        ClosedQuery: 89 bytes, checksum f93d1858, 31422202e3c2a282620000c00000000000
-        ClosedAnswer: 90 bytes, checksum 818c700c, 320181008403830282131211181716151400
-        Finalize: 77 bytes, checksum c9a5c2c3, 330c080420
-        FinalizeDone: 73 bytes, checksum 893e47b3, 34
-        Ended: 79 bytes, checksum ed9d87c9, 35989088c00100
-        PmiRequest: 85 bytes, checksum 2568814a, 38c5844404c685450500000000
-        PmiAnswer: 90 bytes, checksum 6217e5cd, 3928262422302e2c2a000000000000000000
-        PmiState: 127 bytes, checksum 1982d172, 3a0100000000010a8a0989088c0b8b000000000003000002
-        Nic: 84 bytes, checksum bcc4b89d, 3c0900756470202877687929
-        HandOver: 91 bytes, checksum c11be6dd, 3d1814100c0804201c08007864703a65746830
-        HandedOver: 85 bytes, checksum 7dcdfb89, 3eb0a8a0989088c0b802006e6f
-        StatusQuery: 73 bytes, checksum cdd0f588, 40
-        StatusReport: 113 bytes, checksum bf3be802, 410000010000000007060504030201082e2c2a2800000000
-        OpenRail: 89 bytes, checksum b50b4cb2, 4403000000000000000500766572627300
-        RailOpened: 88 bytes, checksum 2f186f8e, 45605c5854504c484400000000000000
-        MeetRails: 86 bytes, checksum fb81dc33, 4602e3c2a2826242220000000000
-        RailsMet: 85 bytes, checksum 233dbcd8, 47111817161514131202006e6f
-        ChangeRails: 82 bytes, checksum 5983109f, 48000600000000000000
-        RailLost: 85 bytes, checksum 9639c26d, 490a0076657262733a72786530
-        Connecting: 77 bytes, checksum c7002a88, 0a88c0b8b0
-        Left: 77 bytes, checksum 3eecc7fc, 0b00300000
-        Unsaved: 81 bytes, checksum c18ca063, 1a0600612070697065
-        Fault: 80 bytes, checksum af93f308, 20082000e1c00144
+        KeeperHello: 77 bytes, checksum f0ef58f5, 0102100e0c
+        Fence: 78 bytes, checksum ee634d36, 0244605c5800
+        Fenced: 82 bytes, checksum 1ca68668, 03108070602202e3c200
+        Ending: 81 bytes, checksum 2bcf6dd1, 0c8100840312111817
+        NewLife: 151 bytes, checksum e54c962a, 0400003000402000e1c0a080600001000000070000000000
+        Hello: 98 bytes, checksum e27634c5, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 140 bytes, checksum a31f0b95, 0603000000262422302e2c2a280000000018100840383028
+        Addresses: 77 bytes, checksum 255b5a79, 0700000000
+        Start: 82 bytes, checksum 5bc12834, 08000000000082624222
+        Running: 81 bytes, checksum 4dae06e8, 090000000002820181
+        Request: 74 bytes, checksum 3d235296, 1001
+        PointQuery: 77 bytes, checksum 00bb7563, 1100000000
+        PointReport: 100 bytes, checksum 153a4f07, 1214100c08a8a09890000000000001000000000080010006
+        Cut: 94 bytes, checksum 6be92490, 13000000000100030000000000003028201810084038
+        CutSeen: 77 bytes, checksum 7a96e91b, 14814101c1
+        ImageDone: 179 bytes, checksum 4fe5317b, 150b8b0a8a3000000000e1c0a08060402004c6854505c584
+        Images: 183 bytes, checksum 69e723f9, 168001000001000000422202e30000c00000000000018100
+        NoImage: 98 bytes, checksum 4f2dccd5, 17131211180000000600989088c0b8b0a8a0000000300000
+        Abandon: 77 bytes, checksum 715a90e0, 1860402000
+        Committed: 77 bytes, checksum a8561216, 19c5844404
+        Fault: 80 bytes, checksum f8693ad3, 2000040302010128
+        Heartbeat: 85 bytes, checksum d5dd7ce5, 21201810084131211181716151
+        Lease: 89 bytes, checksum beeb65cf, 22000000006000000001c1804000c28141
+        Closed: 86 bytes, checksum c17b3fef, 300a8a0989088c0b8b0000000000
+        ClosedQuery: 89 bytes, checksum 06d83273, 3154504c4844605c580000000000180000
+        ClosedAnswer: 90 bytes, checksum a2a9797b, 325040302010807060a28262422202e3c200
+        Finalize: 77 bytes, checksum 16a947df, 3383028201
+        FinalizeDone: 73 bytes, checksum 7db3b9c6, 34
+        Ended: 79 bytes, checksum e926f9bc, 35161514130100
+        PmiRequest: 85 bytes, checksum a96602a6, 38b0a8a0989088c0b800000000
+        PmiAnswer: 95 bytes, checksum 6ea9d1ab, 3907060504030201082e2c2a2801010000000000000000
+        PmiState: 112 bytes, checksum a157f8da, 3a00000000010000000000000060c2814101c18040000000
+        Nic: 84 bytes, checksum bfc06ae1, 3c0900756470202877687929
+        HandOver: 91 bytes, checksum 260de04b, 3d807060504030201008007864703a65746830
+        HandedOver: 85 bytes, checksum f106cdf2, 3e02e3c2a28262422202006e6f
+        StatusQuery: 73 bytes, checksum ff65b76b, 40
+        StatusReport: 113 bytes, checksum 844b810c, 410000010006000004201c1814100c0888c0b8b000300000
+        OpenRail: 89 bytes, checksum 552aef0a, 4400000c00000000000500766572627300
+        RailOpened: 88 bytes, checksum 90984b6f, 45211181716151413100000000000000
+        MeetRails: 86 bytes, checksum 804e1ad0, 460989088c0b8b0a8a0000000000
+        RailsMet: 85 bytes, checksum 2677d337, 474c4844605c58545002006e6f
+        ChangeRails: 82 bytes, checksum 68cd518e, 48000000180000000000
+        RailLost: 85 bytes, checksum c54811c3, 490a0076657262733a72786530
+        Connecting: 77 bytes, checksum 69007cb4, 0a62422202
+        Left: 77 bytes, checksum 1474f517, 0b000000c0
+        Unsaved: 81 bytes, checksum 7c4c92a9, 1a0600612070697065
+        Fault: 80 bytes, checksum 34d0b38a, 2008820181000114
     "#]]
     .assert_eq(&reported);
 }

@@ -193,6 +193,7 @@ fn a_commit_that_beats_the_fence_of_a_stop_is_reported() {
     expect![[r#"
         49ms coordinator > keeper 0: fence below 2
         49ms store refuses lives below 2
+        50ms keeper 0 > coordinator: ending all below 2 on 0
         50ms keeper 0 kills rank 0
         50ms keeper 0 kills rank 1
         50ms keeper 0 > coordinator: fenced below 2 on 0
@@ -220,6 +221,7 @@ fn a_rank_dies_and_all_come_back() {
         83ms keeper 0 > coordinator: fault: rank 1 died (signal 9)
         84ms coordinator > keeper 0: fence below 2
         84ms store refuses lives below 2
+        85ms keeper 0 > coordinator: ending all below 2 on 0
         85ms keeper 0 kills rank 0
         85ms keeper 0 > coordinator: fenced below 2 on 0
         89ms store writes decision for life 2

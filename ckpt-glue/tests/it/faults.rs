@@ -129,6 +129,7 @@ fn a_second_fault_during_the_recovery() {
         80ms keeper 0 > coordinator: fault: rank 0 died (signal 11)
         81ms coordinator > keeper 0: fence below 2
         81ms store refuses lives below 2
+        82ms keeper 0 > coordinator: ending all below 2 on 0
         82ms keeper 0 kills rank 1
         82ms keeper 0 > coordinator: fenced below 2 on 0
         86ms store writes decision for life 2
@@ -137,6 +138,7 @@ fn a_second_fault_during_the_recovery() {
         98ms keeper 0 > coordinator: fault: rank 1 died (signal 9)
         99ms coordinator > keeper 0: fence below 3
         99ms store refuses lives below 3
+        100ms keeper 0 > coordinator: ending all below 3 on 0
         100ms keeper 0 kills rank 0
         100ms keeper 0 > coordinator: fenced below 3 on 0
         304ms store writes decision for life 3
@@ -161,24 +163,25 @@ fn a_commit_that_is_under_way_at_the_fence_is_refused() {
     world.delays.write = Duration::from_millis(2);
     world.run_ms(60);
     expect![[r#"
-          40ms coordinator > keeper 0: cut 1 now
-          41ms keeper 0 > rank 0: cut 1 now
-          41ms keeper 0 > rank 1: cut 1 now
-          42ms rank 0 cuts to 1
-          42ms rank 1 cuts to 1
-          47ms rank 0 > keeper 0: image-done 1, 4096 bytes
-          47ms rank 1 > keeper 0: image-done 1, 4096 bytes
-          48ms keeper 0 > coordinator: images 1 of 2 ranks
-          49ms store writes commit 1.0000000000000065/1 of 2 images
-          49ms the record is being written
-          49ms rank 0 ends, signal 9
-          49ms keeper 0 > coordinator: fault: rank 0 died (signal 9)
-          50ms coordinator > keeper 0: fence below 2
-          50ms store refuses lives below 2
-          51ms keeper 0 kills rank 1
-          51ms keeper 0 > coordinator: fenced below 2 on 0
-          52ms store writes decision for life 2
-          54ms coordinator > keeper 0: new-life 2 from the beginning
+        40ms coordinator > keeper 0: cut 1 now
+        41ms keeper 0 > rank 0: cut 1 now
+        41ms keeper 0 > rank 1: cut 1 now
+        42ms rank 0 cuts to 1
+        42ms rank 1 cuts to 1
+        47ms rank 0 > keeper 0: image-done 1, 4096 bytes
+        47ms rank 1 > keeper 0: image-done 1, 4096 bytes
+        48ms keeper 0 > coordinator: images 1 of 2 ranks
+        49ms store writes commit 1.0000000000000065/1 of 2 images
+        49ms the record is being written
+        49ms rank 0 ends, signal 9
+        49ms keeper 0 > coordinator: fault: rank 0 died (signal 9)
+        50ms coordinator > keeper 0: fence below 2
+        50ms store refuses lives below 2
+        51ms keeper 0 > coordinator: ending all below 2 on 0
+        51ms keeper 0 kills rank 1
+        51ms keeper 0 > coordinator: fenced below 2 on 0
+        52ms store writes decision for life 2
+        54ms coordinator > keeper 0: new-life 2 from the beginning
     "#]]
     .assert_eq(&world.take_transcript());
 }
@@ -417,6 +420,8 @@ fn a_node_dies_and_comes_back() {
         315ms coordinator > keeper 1: fence below 2
         315ms coordinator > keeper 2: fence below 2
         315ms store refuses lives below 2
+        316ms keeper 0 > coordinator: ending all below 2 on 0
+        316ms keeper 1 > coordinator: ending all below 2 on 1
         316ms keeper 0 > coordinator: fenced below 2 on 0
         316ms keeper 1 > coordinator: fenced below 2 on 1
         515ms the place of node 2 may be given away

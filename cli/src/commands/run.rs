@@ -424,7 +424,6 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
             ..FaultConfig::default()
         },
         keeper: arguments.hosts.keeper_config(KeeperConfig::default()),
-        ..JobConfig::default()
     }
 }
 

@@ -128,7 +128,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
         "network rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
@@ -147,7 +147,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "on frozen 1: crash cause": line 1: expected the number of the moment, #0 to #65536, found '1'
         "at 1 frames: crash": line 1: expected 'cause' or 'other', found the end of the line
         "at 1 frames: crash rank 8": line 1: expected the number of a rank from 0 to 7, found '8'
-        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', 'stall rank N for TIME'), found 'sing'
+        "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'cut off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', 'stall rank N for TIME'), found 'sing'
         "at 1 frames: checkpoint when ready now": line 1: expected the end of the line, found 'now'
         "at 1 frames: power loss after 3 writes": line 1: expected 'for', found the end of the line
         "nodes 2\nlosses 2": line 2: expected fewer losses than nodes (2), found 2
@@ -155,7 +155,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
 }
 

@@ -79,7 +79,7 @@ impl World {
         }
         let discarded = self.directory.discard_unfinished().map(|_| ());
         let listed = discarded.and_then(|()| self.directory.generations());
-        // The last collection may not have begun; each that came to no end has left one generation more.
+        // A collection that has not begun, or has come to no end, has left one generation more.
         let kept_max = at(KEEP + self.collections_missed.max(1));
         let what = match listed {
             Ok(listed) => {
@@ -216,6 +216,8 @@ impl World {
             return None;
         };
         if outcome.is_ok() {
+            // Until the collection that follows has come to its end.
+            self.collections_missed += 1;
             self.judge_commit(id);
             if let Some(judged) = self.judged(id) {
                 self.judge_protected(generation, judged);
@@ -317,14 +319,11 @@ impl World {
     pub(crate) fn collect(&mut self, job: u32) {
         let Some(life) = self.lives.last().copied() else { return };
         let collected = self.directory.collect(life, KEEP, &[]);
-        match self.outcome("collect", collected) {
-            Some(Ok(_)) => {
-                self.collections_missed = 0;
-                if let Some(kept) = self.committed_generations() {
-                    self.nodes_collect(job, kept);
-                }
+        if let Some(Ok(_)) = self.outcome("collect", collected) {
+            self.collections_missed = 0;
+            if let Some(kept) = self.committed_generations() {
+                self.nodes_collect(job, kept);
             }
-            Some(Err(_)) | None => self.collections_missed += 1,
         }
     }
 

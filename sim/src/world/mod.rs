@@ -149,7 +149,7 @@ pub struct World {
     /// Number of the life in which the first crash happened, and crashes after which all ranks ran again.
     crash_life: Option<u32>,
     restarts: u32,
-    /// Collections of old generations since the last that came to its end.
+    /// Generations committed since the last collection of old ones came to its end.
     collections_missed: u32,
     moments: [u32; MOMENTS],
     /// When the last planned fault has ceased.
