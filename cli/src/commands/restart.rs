@@ -224,11 +224,14 @@ fn note_former_hosts(plan: &mut Plan, storage: &Directory, quiet: bool) -> Resul
     }
     let now: BTreeSet<String> =
         (0..).map(NodeIndex).zip(&plan.nodes).filter_map(|(node, place)| former_host(node, place)).collect();
-    plan.former_hosts.extend(now);
-    if plan.former_hosts.is_empty() {
+    let (_, mut file) = JobDirectory::open(storage.clone())?;
+    let before = read_settings(&file)?.config;
+    let is_known =
+        now.is_subset(&plan.former_hosts) && plan.former_silence <= former_silence(&file, &before, &before);
+    if is_known {
         return Ok(());
     }
-    let (_, mut file) = JobDirectory::open(storage.clone())?;
+    plan.former_hosts.extend(now);
     let all = plan.former_hosts.iter().cloned().collect::<Vec<_>>().join(",");
     let settings =
         [(setting::FORMER_HOSTS, all), (setting::FORMER_SILENCE, write_duration(plan.former_silence))];

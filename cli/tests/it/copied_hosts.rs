@@ -404,7 +404,7 @@ fn the_key_goes_to_the_keepers_and_without_it_nothing_is_brought() {
 fn keepers_sign_what_they_copy_and_bring_only_what_is_signed() {
     let hosts = Hosts::new();
     let key = hosts.place.folder.path().join("key");
-    fs::write(&key, "0f".repeat(32)).expect("a file can be written");
+    write_key(&key, &"0f".repeat(32));
     let key = text(&key);
     hosts.killed(&["--sign", &key]);
     hosts.are_whole(&["--sign", &key]);

@@ -153,7 +153,7 @@ fn encrypted_files() {
     by_variable.current_dir(folder.0.path()).env("STILLWIRE_KEY", "0f".repeat(32));
     assert_eq!(done(&mut by_variable).code, Some(0));
     folder.succeeds("make file --to plain");
-    folder.fails("apply plain --to x --key-file key", &["not encrypted"]);
+    folder.fails("apply plain --to x --key-file key", &["neither encrypted nor signed"]);
 
     folder.succeeds("add kept file --key-file key");
     folder.fails("add kept file --key-file other", &["wrong key"]);

@@ -33,7 +33,7 @@ fn on_a_disk_of(kib: u32) -> Place {
     let place = Place::new();
     let at = place.job();
     fs::create_dir(&at).unwrap();
-    tool("mount", &format!("-t tmpfs -o size={kib}k tmpfs {}", at.display()));
+    tool("mount", &format!("-t tmpfs -o size={kib}k,mode=0700 tmpfs {}", at.display()));
     place
 }
 
@@ -137,7 +137,7 @@ fn on_a_node_s_disk(kib: u32) -> (Place, PathBuf) {
     let place = Place::new();
     let at = place.job().join("nodes/1");
     fs::create_dir_all(&at).unwrap();
-    tool("mount", &format!("-t tmpfs -o size={kib}k tmpfs {}", at.display()));
+    tool("mount", &format!("-t tmpfs -o size={kib}k,mode=0700 tmpfs {}", at.display()));
     (place, at)
 }
 

@@ -101,7 +101,12 @@ fn what_did_not_come_to_run_is_not_kept() {
     let done = place.restart(&["--hosts", wrong]).finish();
     assert_ne!(done.code, Some(0), "{done:?}");
     hosts.asked();
-    assert_eq!(file(&place.job()), before);
+    // But a later restart has to know where ranks may run.
+    let mut kept = file(&place.job());
+    let former = kept.settings.remove("former-hosts").expect("hosts");
+    assert_eq!(former, "0=a,1=b,1=nobody,2=c,3=d");
+    kept.settings.remove("former-silence").expect("a time");
+    assert_eq!(kept, before);
     assert_eq!(file(&hosts.node(0)), before);
     // Nor do a repair's options become the job's.
     let spare = "a@127.0.0.1,spare@127.0.0.5,c@127.0.0.3,d@127.0.0.4";

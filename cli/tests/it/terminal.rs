@@ -177,6 +177,7 @@ fn a_copy_without_a_key_asks_before_it_runs() {
     std::fs::create_dir(&shared).unwrap();
     let script =
         format!("until test -e {}; do sleep 0.05; done; read line; echo got $line", place.enough().display());
+    terminal.type_in(&format!("export STILLWIRE_PROVIDER={}\n", library().display()));
     let options = format!("--ckpt-every 60ms --ckpt-dir {job} --flush-to {shared}");
     terminal.type_in(&format!("{STILLWIRE} run -n 1 {options} -- sh -c '{script}'\n"));
     terminal.wait_for(" copied (");
