@@ -53,8 +53,16 @@ impl OnNodes {
 
 /// Those that are on this host, by their nodes' numbers.
 fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, StorageError>)> {
-    let all =
-        (0..ckpt_glue::limits::NODES_MAX).map(|node| (node, Directory::open(root.join(node.to_string()))));
+    // What cannot be listed holds nothing that could be read.
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let number = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let node = name.parse().ok().filter(|node: &u32| *node < ckpt_glue::limits::NODES_MAX)?;
+        (node.to_string() == name).then_some(node)
+    };
+    let mut nodes: Vec<u32> = entries.filter_map(number).collect();
+    nodes.sort_unstable();
+    let all = nodes.into_iter().map(|node| (node, Directory::open(root.join(node.to_string()))));
     all.filter(|(_, opened)| !matches!(opened, Err(StorageError::NotFound { .. })))
 }
 
