@@ -413,7 +413,7 @@ fn an_answer_that_was_held_up_is_worth_less() {
     assert_eq!(at(8, 20), ["lease for 4000 ms"]);
 }
 
-/// R31: whoever hears that a keeper is silent may rely on it.
+/// R31: the report that a keeper is silent proves that its ranks have ended.
 #[test]
 fn a_keeper_that_was_reported_gets_no_lease_any_more() {
     const SECOND: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Heartbeats along the tree, and the lease that lets a keeper's ranks run.
 //!
 //! A heartbeat goes up: "I am here, and so are these many", and asks for a lease. The coordinator grants it only while a majority of keepers is there,
-//! and every keeper passes on to the ones below what is left of its own. So a part of the cluster that is cut off stops its ranks by itself, before
+//! and every keeper passes the rest of its own on to the keepers below. So a part of the cluster that is cut off stops its ranks by itself, before
 //! anybody else decides about their future.
 //!
 //! A lease runs from the instant of the question, on the clock of the keeper that asked (R31). An answer that was held up on its way is worth less, or
@@ -20,7 +20,7 @@ use crate::names::NodeIndex;
 struct Child {
     heard: Instant,
     keepers: u32,
-    /// It is reported as silent: it gets no lease of this life any more, so whoever hears of it may rely on that.
+    /// It is reported as silent, and gets no lease of this life any more: the report proves that its ranks have ended.
     reported: bool,
     /// The instant of its question, on its clock, until it is answered.
     asked_ns: Option<u64>,
@@ -95,7 +95,7 @@ impl Watcher {
         left
     }
 
-    /// What is left of the lease.
+    /// The rest of the lease.
     fn left(&self, now: Instant) -> Option<Duration> {
         let until = self.lease_until.filter(|until| now < *until)?;
         Some(until.since(now))

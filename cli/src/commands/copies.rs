@@ -23,6 +23,7 @@ use transport::JobId;
 use super::files::utc;
 use super::interrupt::{InterruptGuard, is_stopped};
 use super::key::key_name;
+use super::node_listing::directories;
 use super::run::{lock, setting};
 use super::trust::Consent;
 use super::{print_json, print_message, progress_of, protection, say};
@@ -331,13 +332,9 @@ fn adopt_lives(records: &mut JobDirectory<Directory>, root: &Path, job: JobId) -
         return Ok(());
     }
     let mut known: Vec<(String, Vec<Decision>)> = Vec::new();
-    for node in 0..ckpt_glue::limits::NODES_MAX {
+    for (node, storage) in directories(root) {
         let path = root.join(node.to_string());
-        let storage = match Directory::open(&path) {
-            Err(StorageError::NotFound { .. }) => continue,
-            opened => opened?,
-        };
-        known.push((path.display().to_string(), JobDirectory::attach(storage, job).decisions()?));
+        known.push((path.display().to_string(), JobDirectory::attach(storage?, job).decisions()?));
     }
     let joined = joined(known).map_err(|divergence| LauncherError::LivesDiverge { divergence })?;
     Ok(records.adopt_decisions(&joined)?)

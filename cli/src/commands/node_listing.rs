@@ -52,8 +52,8 @@ impl OnNodes {
 }
 
 /// Those that are on this host, by their nodes' numbers.
-fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, StorageError>)> {
-    // What cannot be listed holds nothing that could be read.
+pub(super) fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Directory, StorageError>)> {
+    // A folder that cannot be listed has no directory that could be read.
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let number = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;

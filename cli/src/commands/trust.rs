@@ -1,4 +1,4 @@
-//! Consent to run a copy that no key vouches for: whoever can write to its place chooses the command, the environment, the memory of the program, and the
+//! Consent to run a copy that no key vouches for: every user who can write to its place can choose the command, the environment, the memory of the program, and the
 //! command that reaches other hosts.
 
 use std::fmt::{self, Write as _};

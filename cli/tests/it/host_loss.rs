@@ -104,6 +104,11 @@ fn a_spare_host_takes_the_place_of_one_that_vanishes() {
     job.wait_for("committed");
     let file = hosts.job_file();
     assert!(file.contains("e:1@127.0.0.5") && !file.contains("c:1@127.0.0.3"), "{file}");
+    assert!(!file.contains("former-"), "all ranks run: {file}");
+    let launcher = job.pid();
+    wait_until("connections that were given up are collected", || {
+        children_of(launcher).into_iter().all(runs)
+    });
     // The next one, too; the host that lost its place is not asked again.
     hosts.lose("a", 0);
     job.wait_for("a does not answer any more: f takes its place");

@@ -56,7 +56,7 @@ fn everybody_reads_a_signed_copy_and_its_key_vouches_for_it() {
     assert!(newest.upon.is_some(), "one that builds upon another");
     assert_eq!(newest.key.map(|key| key.usage), Some(KeyUse::Sign));
     assert_eq!(refusals(&disk), Vec::<String>::new());
-    // Whoever has the key may say that it is one of encryption: what counts is that nobody else wrote the copy.
+    // The owner of the key may give it as a key of encryption, too: the signature is the same.
     for key in [None, signed(), Some(CopyKey::encrypting(KEY))] {
         assert_eq!(restore_newest(&disk.target(), key).unwrap(), Some(newest.generation));
     }

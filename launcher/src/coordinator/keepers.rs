@@ -46,7 +46,7 @@ pub(super) struct Keeper {
     pub(super) host: String,
     /// It has been started before.
     again: bool,
-    /// Its node has come to another host since all ranks ran last: no keeper there remembers what was before.
+    /// Its node has come to another host since all ranks ran last: no keeper there remembers earlier lives.
     is_moved: bool,
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
@@ -71,6 +71,8 @@ pub(super) struct Keepers {
     all: BTreeMap<NodeIndex, Keeper>,
     /// When they are to hear next that the launcher is there.
     alive_at: Instant,
+    /// Killed processes of connections that were given up, until they are collected.
+    killed: Vec<Child>,
 }
 
 impl Keepers {
@@ -88,7 +90,7 @@ impl Keepers {
             silent: None,
         };
         let all = (0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect();
-        Keepers { all, alive_at: Instant::now() + LAUNCHER_ALIVE_EVERY }
+        Keepers { all, alive_at: Instant::now() + LAUNCHER_ALIVE_EVERY, killed: Vec::new() }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeIndex> {
@@ -122,6 +124,7 @@ impl Keepers {
         if self.alive_at <= now {
             self.alive_at = now + LAUNCHER_ALIVE_EVERY;
             self.send_to_all(&ToKeeper::Alive);
+            self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         }
     }
 
@@ -304,8 +307,8 @@ impl Keepers {
         keeper.is_ready = false;
         let mut running = keeper.running.take()?;
         let _ = running.child.kill();
-        // Killed, so it ends at once; or it waits for a disk, and ends when it does not any more.
-        let _ = running.child.try_wait();
+        // It ends at once, unless it waits for a disk.
+        self.killed.push(running.child);
         Some(running.token)
     }
 

@@ -6,6 +6,7 @@ use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
+use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
 
@@ -202,10 +203,14 @@ impl Shell<'_> {
         let nodes: Vec<Node> =
             self.keepers.nodes().into_iter().map(|node| self.keepers.place(node).clone()).collect();
         let spares: Vec<Node> = self.spares.free.iter().cloned().collect();
+        let former = Some(self.spares.former.iter().cloned().collect::<Vec<_>>().join(","));
+        let silence = self.plan.former_silence.max(self.plan.config.keeper.watch().silence());
+        let silence = (!self.spares.former.is_empty()).then(|| write_duration(silence));
         let settings = [
             (setting::HOSTS, write_places(&nodes)),
             (setting::SPARE_HOSTS, write_places(&spares)),
-            (setting::FORMER_HOSTS, Some(self.spares.former.iter().cloned().collect::<Vec<_>>().join(","))),
+            (setting::FORMER_HOSTS, former),
+            (setting::FORMER_SILENCE, silence),
         ];
         for (name, value) in settings {
             match value.filter(|value| !value.is_empty()) {

@@ -118,7 +118,7 @@ pub struct World {
     /// The host of each node, spare hosts that nobody has taken, and hosts that are cut off, each with the end of that.
     hosts: Vec<u32>,
     spares_left: u32,
-    /// Hosts on which ranks of the job may run, by what is durable.
+    /// Hosts on which ranks of the job may run, as the job's file names them.
     ranked_hosts: BTreeSet<u32>,
     cuts: BTreeMap<u32, Nanos>,
     /// The keeper that has taken the lock of each node last.

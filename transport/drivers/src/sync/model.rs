@@ -72,7 +72,7 @@ fn is_weakened(half: Half) -> bool {
     weakened
 }
 
-/// The ordering in use: `order`, or what is left of it.
+/// The ordering in use: `order`, or a weaker one.
 #[track_caller]
 fn used(order: Ordering) -> Ordering {
     let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel | Ordering::SeqCst);
@@ -164,7 +164,7 @@ macro_rules! atomics {
             }
 
             /// Says that plain memory accesses touch the same place: a race with an access of this kind is a fault.
-            #[allow(dead_code, reason = "segments have words of two sizes")]
+            #[allow(dead_code, reason = "of the two widths of a word, plain accesses touch one")]
             #[track_caller]
             pub(crate) fn is_touched(&self) {
                 // SAFETY: the checker's own value is read, on its one thread, and thrown away.
@@ -200,7 +200,7 @@ pub(crate) fn kernel_reads(address: u64) {
     }
 }
 
-/// Begins an execution: what was watched in an earlier one is forgotten.
+/// Begins an execution, without the accesses of an earlier one.
 pub fn begin() {
     locked(&READS).clear();
 }

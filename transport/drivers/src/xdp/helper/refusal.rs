@@ -241,10 +241,10 @@ impl Refusal {
             }
             found => return Err(field("answer", found)),
         };
-        // Whatever a refusal has no use for is zero: it has one form.
+        // The fields that a refusal does not use are zero, so that it has one form.
         let own = refusal.emit();
         let others: Vec<u8> = bytes.iter().zip(own).map(|(found, own)| found ^ own).collect();
-        zero("what is unused", &others)?;
+        zero("the unused bytes", &others)?;
         Ok(refusal)
     }
 }

@@ -1,6 +1,6 @@
 //! The helper itself: one thread, one connection for each rail, one program at each device.
 //!
-//! The users of a machine do not trust each other, and this thread serves them all. So it waits for none of them: it reads what is there, answers without waiting,
+//! The users of a machine do not trust each other, and this thread serves them all. So it waits for none of them: it reads the bytes that have come, answers without waiting,
 //! and takes nothing whose end could wait.
 
 use core::time::Duration;

@@ -157,16 +157,16 @@ impl Request {
     /// [`Malformed`].
     pub fn parse(bytes: &[u8]) -> Result<Request, Malformed> {
         let bytes: &[u8; REQUEST_BYTES] = begin(bytes)?;
-        zero("what is unused", &bytes[21..24])?;
-        zero("what is unused", &bytes[60..])?;
+        zero("the unused bytes", &bytes[21..24])?;
+        zero("the unused bytes", &bytes[60..])?;
         let name = &bytes[24..40];
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         zero("the end of the device's name", &name[end..])?;
         let device = core::str::from_utf8(&name[..end]).ok().and_then(Name::new);
         let device = device.ok_or(Malformed::Field { name: "device", found: u64::from(name[0]) })?;
         if bytes[6] == 0 {
-            zero("what a probe has no use for", &bytes[7..24])?;
-            zero("what a probe has no use for", &bytes[40..])?;
+            zero("the unused bytes of a probe", &bytes[7..24])?;
+            zero("the unused bytes of a probe", &bytes[40..])?;
             return Ok(Request::Probe { device });
         }
         let field = |name, is_right: bool, found: u64| {
@@ -241,10 +241,10 @@ impl Answer {
     pub fn parse(bytes: &[u8]) -> Result<Answer, Malformed> {
         let bytes: &[u8; ANSWER_BYTES] = begin(bytes)?;
         match bytes[6] {
-            0 => zero("what is unused", &bytes[7..]).map(|()| Answer::Would),
+            0 => zero("the unused bytes", &bytes[7..]).map(|()| Answer::Would),
             1 => {
-                zero("what is unused", &bytes[8..12])?;
-                zero("what is unused", &bytes[13..16])?;
+                zero("the unused bytes", &bytes[8..12])?;
+                zero("the unused bytes", &bytes[13..16])?;
                 let attach = attach_of(bytes[7])?;
                 let attach = attach.ok_or(Malformed::Field { name: "attached", found: 0 })?;
                 let count = usize::from(bytes[12]);
@@ -252,7 +252,7 @@ impl Answer {
                     return Err(Malformed::Field { name: "queues", found: count as u64 });
                 }
                 let end = 16 + 4 * count;
-                zero("what is unused", &bytes[end..])?;
+                zero("the unused bytes", &bytes[end..])?;
                 Ok(Answer::Given {
                     attach,
                     queues: (16..end).step_by(4).map(|at| number(bytes, at)).collect(),
@@ -261,7 +261,7 @@ impl Answer {
             _ => {
                 let mut refusal = [0; REFUSAL_BYTES];
                 refusal.copy_from_slice(&bytes[6..6 + REFUSAL_BYTES]);
-                zero("what is unused", &bytes[6 + REFUSAL_BYTES..])?;
+                zero("the unused bytes", &bytes[6 + REFUSAL_BYTES..])?;
                 Refusal::parse(&refusal).map(Answer::Refused)
             }
         }
@@ -291,7 +291,7 @@ pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The address of a request; what its family has no use for is zero.
+/// The address of a request. The bytes that its family does not use are zero.
 fn ip_of(bytes: &[u8; REQUEST_BYTES]) -> Result<IpAddr, Malformed> {
     let mut octets = [0; 16];
     octets.copy_from_slice(&bytes[40..56]);

@@ -298,7 +298,7 @@ pub(crate) fn connected(helper: &Path) -> OwnedFd {
 pub(crate) fn answer(connection: &OwnedFd) -> (Option<Answer>, Vec<OwnedFd>) {
     let mut bytes = [0; ANSWER_BYTES + 1];
     let mut beside = nix::cmsg_space!([RawFd; 32]);
-    // Its error comes before what was sent until then.
+    // The socket's error comes before the bytes that were sent until then.
     for _ in 0..2 {
         let mut to = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;

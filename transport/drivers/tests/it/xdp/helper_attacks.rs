@@ -184,7 +184,7 @@ fn a_flood_of_connections_holds_up_nobody() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let refused: u32 = flood.join().expect("no panic");
         assert!(refused > 0, "the flood has met no limit");
-        // What is printed about it is bounded.
+        // The lines about it are bounded.
         let of_user = helper.events.try_iter().filter(|event| event.uid == MALLORY).count();
         let most = usize::try_from(Limits::default().log_lines).expect("few") + 1;
         assert!(of_user <= 2 * most, "{of_user} lines");
