@@ -132,8 +132,7 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
             }
         }
     }
-    let Noted { groups, files, .. } = core::mem::take(&mut *notes.lock());
-    let mut groups = groups;
+    let Noted { mut groups, files, .. } = core::mem::take(&mut *notes.lock());
     let are_gone = end_members(&mut groups, GONE_MAX);
     mappings::remove(files);
     clean(job, directory.to_path_buf());

@@ -5,21 +5,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 /// A word that a POSIX shell reads as exactly these bytes. One of ordinary characters stays as it is, also for programs that use no shell.
 pub(crate) fn quoted(word: &OsStr) -> OsString {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,@+%".contains(byte);
-    let bytes = word.as_bytes();
-    if !bytes.is_empty() && bytes.iter().all(is_plain) {
-        return word.to_owned();
-    }
-    let mut quoted = vec![b'\''];
-    for byte in bytes {
-        match byte {
-            // Nothing but a quote means something within quotes.
-            b'\'' => quoted.extend_from_slice(b"'\\''"),
-            byte => quoted.push(*byte),
-        }
-    }
-    quoted.push(b'\'');
-    OsString::from_vec(quoted)
+    let quoted = shlex::bytes::try_quote(word.as_bytes()).expect("a path has no zero bytes");
+    OsString::from_vec(quoted.into_owned())
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use crate::support::{Place, Running, children_of, rank_of, runs, signal, verifie
 
 /// After which a host is lost here; the usual time is longer.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+/// After which a keeper without ranks takes its launcher for gone.
+const LAUNCHER_SILENT_MAX: Duration = Duration::from_secs(60);
 const HOSTS: &str = "a:1@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3,d:1@127.0.0.4";
 
 struct Hosts {
@@ -19,10 +21,13 @@ impl Hosts {
     fn new() -> Hosts {
         let place = Place::new();
         let folder = place.folder.path().display().to_string();
+        // Host g has a disk of its own, for as long as its keeper runs. The others see each other's, also locks on it.
         let shell = place.remote_shell(&format!(
             "host=$1; shift; [ ! -e {folder}/down-$host ] || exec sleep 60 2>/dev/null\n\
+             [ $host != g ] || set -- unshare --user --map-root-user --mount sh -c \
+             'mount -t tmpfs -o mode=0700 none {folder}/disks; exec \"$@\"' sh \"$@\"\n\
              pipes={folder}/pipes-$host-$$; mkdir $pipes; mkfifo $pipes/in $pipes/out\n\
-             sleep 60 <>$pipes/in 3<>$pipes/out >/dev/null 2>&1 &\n\
+             while [ -e {folder} ]; do sleep 1; done <>$pipes/in 3<>$pipes/out >/dev/null 2>&1 &\n\
              \"$@\" <$pipes/in >$pipes/out 2>$pipes/errors &\n\
              echo $! >{folder}/keeper-$host\n\
              cat $pipes/out 2>/dev/null &\n\
@@ -52,13 +57,22 @@ impl Hosts {
     /// Everything of a host is gone at once, and nobody sees it; its disk with `number`'s directory, too.
     fn lose(&self, host: &str, number: usize) {
         self.vanish(host);
-        let jobs = std::fs::read_dir(self.path("disks")).expect("the nodes' folder");
-        let job = jobs.into_iter().next().expect("a job").expect("an entry").path();
+        let job = self.job_on_disks().expect("a job");
         std::fs::remove_dir_all(job.join(number.to_string())).expect("a directory");
     }
 
+    fn job_on_disks(&self) -> Option<PathBuf> {
+        Some(std::fs::read_dir(self.path("disks")).ok()?.next()?.expect("an entry").path())
+    }
+
+    /// Keepers of these nodes have taken their place.
+    fn has_locks(&self, nodes: &[u32]) -> bool {
+        let job = self.job_on_disks();
+        job.is_some_and(|job| nodes.iter().all(|node| job.join(format!("lock-{node}")).exists()))
+    }
+
     fn vanish(&self, host: &str) {
-        std::fs::write(self.path(&format!("down-{host}")), b"").expect("a file");
+        self.is_down(host);
         let keeper = self.keeper(host);
         let all: Vec<u32> = children_of(keeper).into_iter().chain([keeper]).collect();
         // A guard that is killed first ends nothing.
@@ -69,6 +83,10 @@ impl Hosts {
             signal(*pid, "KILL");
         }
         wait_until("its processes are gone", || !all.iter().any(|pid| runs(*pid)));
+    }
+
+    fn is_down(&self, host: &str) {
+        std::fs::write(self.path(&format!("down-{host}")), b"").expect("a file");
     }
 
     fn comes_back(&self, host: &str) {
@@ -182,13 +200,39 @@ fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
     assert!(!old.is_empty() && old.iter().all(|pid| runs(*pid)));
     let mut job = hosts
         .place
-        .restart(&["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2,e:1@127.0.0.5,d:1@127.0.0.4"])
+        .restart(&["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2,g:1@127.0.0.5,d:1@127.0.0.4"])
         .reading();
     job.wait_for("ranks of the job may still run on c: waiting 2s");
     job.wait_for("all ranks run");
     assert!(!old.iter().any(|pid| runs(*pid)), "two lives at once");
     hosts.place.let_end();
     verified(&job.finish_reading());
+}
+
+// Its host is gone, too, and the connections stay open. A launcher that only stands still loses no keeper of its own host.
+#[test]
+fn keepers_that_hear_nothing_of_their_launcher_end() {
+    let here = Place::new();
+    let mut stopped = here.run(&["--nodes", "2"]);
+    stopped.wait_for("all ranks run");
+    stopped.signal("STOP");
+    let hosts = Hosts::new();
+    // Ranks on b would have a lease. There are none yet: a host does not answer.
+    hosts.is_down("d");
+    let mut job = hosts.run(&[]);
+    wait_until("keepers have begun", || hosts.has_locks(&[0, 1, 2]));
+    job.signal("KILL");
+    job.finish();
+    let since = Instant::now();
+    let keepers = ["a", "b", "c"].map(|host| hosts.keeper(host));
+    std::thread::sleep((LAUNCHER_SILENT_MAX / 2).saturating_sub(since.elapsed()));
+    assert!(keepers.iter().all(|keeper| runs(*keeper)), "their connections are open");
+    wait_until("the keepers end", || !keepers.iter().any(|keeper| runs(*keeper)));
+    println!("they ended after {:?}", since.elapsed());
+    std::thread::sleep((LAUNCHER_SILENT_MAX * 5 / 4).saturating_sub(since.elapsed()));
+    stopped.signal("CONT");
+    here.let_end();
+    verified(&stopped.finish());
 }
 
 #[test]

@@ -25,9 +25,12 @@ impl LauncherLink {
 }
 
 impl Shell {
-    /// When the launcher counts as gone. One that stands still, with all ranks (Ctrl-Z), says nothing.
+    /// When the launcher counts as gone. On its own host the system closes the connection of one that ends; and one that stands still, with all ranks
+    /// (Ctrl-Z), says nothing.
     pub(super) fn launcher_due(&self) -> Option<Instant> {
-        Some(self.launcher.heard + LAUNCHER_SILENT_MAX).filter(|_| !self.suspension.is_on())
+        let is_remote = self.site.program.inherited.is_some();
+        let is_waiting = is_remote && self.processes.is_empty() && !self.suspension.is_on();
+        is_waiting.then(|| self.launcher.heard + LAUNCHER_SILENT_MAX)
     }
 
     pub(super) fn launcher_is_gone(&self) -> bool {
