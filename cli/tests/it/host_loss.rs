@@ -198,12 +198,19 @@ fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
     let old: Vec<u32> =
         children_of(hosts.keeper("c")).into_iter().filter(|pid| rank_of(*pid).is_some()).collect();
     assert!(!old.is_empty() && old.iter().all(|pid| runs(*pid)));
+    // Nothing else keeps the next life waiting.
+    for host in ["a", "b", "d"] {
+        hosts.vanish(host);
+        hosts.comes_back(host);
+    }
+    let since = Instant::now();
     let mut job = hosts
         .place
         .restart(&["--hosts", "a:1@127.0.0.1,b:1@127.0.0.2,g:1@127.0.0.5,d:1@127.0.0.4"])
         .reading();
     job.wait_for("ranks of the job may still run on c: waiting 2s");
     job.wait_for("all ranks run");
+    assert!(since.elapsed() > NODE_TIMEOUT, "ranks on c may run for so long");
     assert!(!old.iter().any(|pid| runs(*pid)), "two lives at once");
     hosts.place.let_end();
     verified(&job.finish_reading());
@@ -213,8 +220,10 @@ fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
 #[test]
 fn keepers_that_hear_nothing_of_their_launcher_end() {
     let here = Place::new();
-    let mut stopped = here.run(&["--nodes", "2"]);
+    // On several nodes, its ranks would have a lease.
+    let mut stopped = here.run(&[]);
     stopped.wait_for("all ranks run");
+    let local = children_of(stopped.pid());
     stopped.signal("STOP");
     let hosts = Hosts::new();
     // Ranks on b would have a lease. There are none yet: a host does not answer.
@@ -230,6 +239,7 @@ fn keepers_that_hear_nothing_of_their_launcher_end() {
     wait_until("the keepers end", || !keepers.iter().any(|keeper| runs(*keeper)));
     println!("they ended after {:?}", since.elapsed());
     std::thread::sleep((LAUNCHER_SILENT_MAX * 5 / 4).saturating_sub(since.elapsed()));
+    assert!(!local.is_empty() && local.iter().all(|pid| runs(*pid)), "they see their launcher");
     stopped.signal("CONT");
     here.let_end();
     verified(&stopped.finish());
