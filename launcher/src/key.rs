@@ -14,7 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fchmod};
 
 /// One that a person has set counts: jobs that are to meet need a common key.
-pub use session::user_key::KEY_FILE_VARIABLE;
+pub use client::user_key::KEY_FILE_VARIABLE;
 
 /// The file. It is there as long as this is.
 #[derive(Debug)]

@@ -12,6 +12,9 @@ use std::process::{Child, Command, Stdio};
 use ckpt_glue::control::{Control, ControlKey, ControlReader, ControlWriter};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::names::ExitStatus;
+use client::input::INPUT_VARIABLE;
+use client::launch::{Launch, SOCKET_VARIABLE};
+use client::parent_job::PARENT_JOB_VARIABLE;
 use drivers::fault::Faults;
 use drivers::nic::UnknownNic;
 use drivers::{FAULTS_VARIABLE, NIC_VARIABLE, NicChoice, RAILS_VARIABLE, RailChoice, RailsError};
@@ -19,9 +22,6 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
-use session::input::INPUT_VARIABLE;
-use session::launch::{Launch, SOCKET_VARIABLE};
-use session::parent_job::PARENT_JOB_VARIABLE;
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
@@ -168,7 +168,7 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Stdin {
     pub(crate) pipe: OwnedFd,
-    /// The number of bytes written into it, in the form of [`session::input`].
+    /// The number of bytes written into it, in the form of [`client::input`].
     pub(crate) count: OwnedFd,
 }
 

@@ -6,8 +6,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use agent::last_id;
+use client::launch::NATIVE_MARK;
 use process::state::ProcessState;
-use session::launch::NATIVE_MARK;
 use store::{Directory, GenerationId, JobDirectory, StoreError, kinds};
 use transport::Rank;
 

@@ -286,7 +286,7 @@ impl Measured {
         }
     }
 
-    /// As the agent chooses (`agent/src/choice.rs`).
+    /// As the agent chooses (`rank/agent/src/choice.rs`).
     fn plan(&self, sink: &OwnedFd, is_armed: bool) -> Result<(Way, Options, Extent), BenchError> {
         let whole = Options::default();
         let Some(tracker) = self.tracker.as_ref().filter(|_| is_armed) else {

@@ -2,7 +2,7 @@
 //!
 //! A program that checks its own results runs under MPICH over the provider, in turns without and with every port of every rank being
 //! frozen, dumped and thawed each few milliseconds, and on request with all links handed from shared memory to UDP and back. The
-//! provider does it (`provider/src/periodic_freeze.rs`) and leaves its samples in files, which are read here.
+//! provider does it (`rank/provider/src/periodic_freeze.rs`) and leaves its samples in files, which are read here.
 
 mod ports;
 mod report;

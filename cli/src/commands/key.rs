@@ -122,7 +122,7 @@ pub(super) fn key_name(key: &Key) -> String {
 }
 
 pub(super) fn salt() -> Result<[u8; 24], CliError> {
-    Ok(session::launch::salt().ok_or(LauncherError::NoRandomness)?)
+    Ok(client::launch::salt().ok_or(LauncherError::NoRandomness)?)
 }
 
 fn parse(text: &str) -> Option<Key> {

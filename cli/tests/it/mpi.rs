@@ -16,8 +16,8 @@ use crate::support::pmi::{BARRIER, END, INIT, cc, client, clients, ends, provide
 use crate::support::{Done, Running, children, done, runs, stillwire, wait_until};
 use ckpt_glue::control::{ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message};
 use ckpt_glue::names::Party;
+use client::launch::Launch;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use session::launch::Launch;
 use tempfile::TempDir;
 use transport::{Epoch, PortId, Rank};
 

@@ -8,13 +8,13 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
 use ckpt_glue::names::ExitStatus;
+use client::input::Record;
 use nix::fcntl::OFlag;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
-use session::input::Record;
 use transport::{Life, Rank};
 
 use super::super::process::{Stdin, non_blocking};

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::time::Instant;
 
+use client::input::{Line, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use session::input::{Line, Record};
 
 use super::super::limits::{END_LOOK_EVERY, KEYS_LOOK_EVERY, KEYS_UNREAD_MAX};
 
@@ -115,7 +115,7 @@ impl Typed {
             // The kernel discards all unread input.
             self.bytes += 1;
             record.given_lines += u64::from(self.bytes);
-            record.lines = [Line::default(); session::input::LINES_MAX];
+            record.lines = [Line::default(); client::input::LINES_MAX];
             *self = Typed::default();
             return;
         }

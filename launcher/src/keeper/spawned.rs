@@ -10,7 +10,7 @@ use ckpt_glue::control::{Control, Message};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::{Member, SpawnCommand};
-use session::parent_job::ParentJob;
+use client::parent_job::ParentJob;
 use transport::{Life, Rank};
 
 use super::super::descriptors;

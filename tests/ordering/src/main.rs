@@ -3,7 +3,7 @@
 //! usage: `stillwire-ordering [--mutations [--all]]`, or `--model NAME [--weaken FILE:LINE:COLUMN:HALF]`, which the first two start.
 
 mod endpoint;
-#[path = "../../../protector/src/mailbox.rs"]
+#[path = "../../../store/protector/src/mailbox.rs"]
 #[allow(dead_code, reason = "only the mailbox is modelled")]
 mod mailbox;
 mod mutations;

@@ -1,6 +1,6 @@
 //! The key of programs that take the provider without `stillwire run`.
 
-use session::user_key::{KEY_FILE_VARIABLE, KeyFile, KeySource};
+use client::user_key::{KEY_FILE_VARIABLE, KeyFile, KeySource};
 
 use super::Finding;
 
