@@ -33,6 +33,25 @@ fn dead_in(file: &SourceFile, files: &[SourceFile], root: &Path) -> Vec<String> 
     faults
 }
 
+/// Source files that pages about the code name and that do not exist.
+pub(crate) fn missing_sources(files: &[SourceFile], root: &Path) -> Vec<String> {
+    let pages = files.iter().filter(|file| {
+        file.path == "ARCHITECTURE.md"
+            || file.path.starts_with("docs/architecture/") && file.path.ends_with(".md")
+    });
+    pages
+        .flat_map(|page| {
+            let words = page.text.split('`').skip(1).step_by(2);
+            let named = words.filter(|word| word.contains('/') && word.ends_with(".rs"));
+            // In a table of folders, a file is named from its folder on.
+            let named = named.filter(|word| !word.starts_with("src/"));
+            named
+                .filter(|word| !root.join(word).exists())
+                .map(|word| format!("{}: no file '{word}'", page.path))
+        })
+        .collect()
+}
+
 /// The path without `.` and `..`.
 fn normal(path: &Path) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -111,5 +130,16 @@ mod tests {
                 "docs/a.md:3: no heading '#gone' in docs/a.md",
             ]
         );
+    }
+
+    #[test]
+    fn a_named_source_file_that_does_not_exist_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("a")).unwrap();
+        std::fs::write(root.path().join("a/here.rs"), "").unwrap();
+        let text = "`a/here.rs`, `a/gone.rs`, `src/lib.rs` and `gone.rs`".to_owned();
+        let file = |path: &str| SourceFile { path: path.to_owned(), text: text.clone() };
+        let files = [file("docs/architecture/a.md"), file("docs/guide/b.md")];
+        assert_eq!(missing_sources(&files, root.path()), ["docs/architecture/a.md: no file 'a/gone.rs'"]);
     }
 }

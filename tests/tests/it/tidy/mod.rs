@@ -55,6 +55,11 @@ fn links_between_documents_lead_somewhere() {
 }
 
 #[test]
+fn pages_about_the_code_name_files_that_exist() {
+    none(&links::missing_sources(&links::documents(), &source::root()));
+}
+
+#[test]
 fn text_for_users_has_no_forbidden_phrases() {
     none(&phrases::faults(&links::documents(), &source::files(&[".rs"])));
 }
