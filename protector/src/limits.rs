@@ -28,6 +28,30 @@ pub(crate) const MESSAGES_UNDER_WAY_MAX: usize = 4;
 /// needs, and may have abandoned earlier questions.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 
+/// Requests of its owner that a protector has not answered, or whose answers were not taken. One more is not accepted.
+pub const REQUESTS_MAX: usize = 64;
+
+/// Jobs for the thread that writes which one encoding or repair makes at most: for each member its content, for each open window a sum (a pipeline has a
+/// window for each member, and those of [`OPEN_WINDOWS`]), and a few at its begin and end.
+pub(crate) const fn writer_jobs_of_one(members: usize) -> usize {
+    2 * members + OPEN_WINDOWS as usize + 8
+}
+
+/// Jobs that wait for the thread that writes. Nothing begins while more wait than leave room for it: its disk does not answer.
+pub(crate) const fn writer_jobs_max(members: usize) -> usize {
+    2 * writer_jobs_of_one(members)
+}
+
+/// Likewise, for the thread that reads: for each member a check of its content, for each open window a read.
+pub(crate) const fn reader_jobs_of_one(members: usize) -> usize {
+    2 * members + OPEN_WINDOWS as usize + 8
+}
+
+/// Likewise, with questions of other members, which have a bound of their own ([`QUESTIONS_MAX`]).
+pub(crate) const fn reader_jobs_max(members: usize) -> usize {
+    2 * reader_jobs_of_one(members) + members * QUESTIONS_MAX
+}
+
 /// Shortest time between two questions to awaited members whether they are alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
