@@ -52,6 +52,10 @@ pub(crate) const fn reader_jobs_max(members: usize) -> usize {
     2 * reader_jobs_of_one(members) + members * QUESTIONS_MAX
 }
 
+/// Messages other than strips that wait for one member. It has at most [`QUESTIONS_MAX`] answers and a few messages of each encoding to come; for one that takes
+/// none of them, one more is dropped, and the work with that member fails.
+pub(crate) const WORDS_MAX: usize = 256;
+
 /// Shortest time between two questions to awaited members whether they are alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
