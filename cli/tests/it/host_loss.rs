@@ -219,7 +219,7 @@ fn keepers_that_hear_nothing_of_their_launcher_end() {
     let hosts = Hosts::new();
     // Ranks on b would have a lease. There are none yet: a host does not answer.
     hosts.is_down("d");
-    let mut job = hosts.run(&[]);
+    let job = hosts.run(&[]);
     wait_until("keepers have begun", || hosts.has_locks(&[0, 1, 2]));
     job.signal("KILL");
     job.finish();

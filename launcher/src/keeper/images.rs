@@ -1,5 +1,11 @@
 //! Images of this node's ranks that the keeper itself reads and writes. A thread does it: a disk that does not answer holds up neither heartbeats nor the
 //! ranks' lease, only the rank that needs the image.
+//!
+//! The keeper's main loop uses no file of a job's or node's directory once it has begun, but for the lock of its node: taking it does not wait for its
+//! holder, and no rank may run before the answer (R30); where it lies on NFS, the server is asked. Two more calls can wait for a disk, that of the program:
+//! starting a process, whose file the kernel reads, and looking for a program that ranks spawn. Neither can be done for a rank by somebody else: a thread
+//! that starts it would be the one with which the kernel ends it (`PR_SET_PDEATHSIG`). Before the loop begins (`Shell::new`), no rank has a lease that
+//! could end.
 
 use std::collections::BTreeMap;
 use std::io;

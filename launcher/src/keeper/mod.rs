@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::keeper::{Input, Keeper, Output, RankPhase};
-use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::names::{NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
 use drivers::{NicChoice, NicRequest};
@@ -525,21 +525,6 @@ impl Shell {
                 self.send_to_launcher(&FromKeeper::LeaseOver);
                 finish_sending(&mut self.link);
                 self.give_up();
-            }
-        }
-    }
-
-    fn kill(&mut self, rank: Rank, life: Life) {
-        self.note_last_files();
-        self.spawned.give_up();
-        self.images.forget(rank, life);
-        match self.processes.get(&rank) {
-            Some(process) if process.life == life => process.group.kill(),
-            // It has ended, and the machine will learn that.
-            _ if self.unjudged.contains(&rank) => {}
-            _ => {
-                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                self.feed_keeper(Input::ProcessEnded { rank, life, status });
             }
         }
     }

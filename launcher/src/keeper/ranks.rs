@@ -11,10 +11,11 @@ use ckpt_glue::pmi::Member;
 use drivers::{NicChoice, NicRequest, RailsError};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use session::launch::Launch;
-use transport::Rank;
+use transport::{Life, Rank};
 
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
@@ -146,6 +147,21 @@ impl Shell {
         self.input_begins(rank);
         self.suspend_new(rank);
         Ok(())
+    }
+
+    pub(super) fn kill(&mut self, rank: Rank, life: Life) {
+        self.note_last_files();
+        self.spawned.give_up();
+        self.images.forget(rank, life);
+        match self.processes.get(&rank) {
+            Some(process) if process.life == life => process.group.kill(),
+            // It has ended, and the machine will learn that.
+            _ if self.unjudged.contains(&rank) => {}
+            _ => {
+                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
+            }
+        }
     }
 
     /// Notices ended processes. A rank's earlier messages count before its end.

@@ -18,7 +18,7 @@ use transport::{Epoch, Life};
 use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, DiskUsage, Meter};
 use crate::error::ProtectorError;
-use crate::limits::{reader_jobs_max, reader_jobs_of_one, writer_jobs_max, writer_jobs_of_one};
+use crate::limits::{jobs_of_one, reader_jobs_max, writer_jobs_max};
 use crate::mailbox::{EventQueue, Mailbox};
 use crate::message::{Body, Message};
 use crate::messenger::{Messenger, News};
@@ -261,8 +261,8 @@ impl EncodeWorker {
     /// Whether the threads can take all jobs of one more encoding or repair. If not, they have done nothing for some lives.
     fn has_room(&self) -> Result<(), ProtectorError> {
         let (node, members) = (self.settings.node, self.settings.group.members());
-        let writes = self.writer.len() + writer_jobs_of_one(members) > writer_jobs_max(members);
-        let reads = self.reader.len() + reader_jobs_of_one(members) > reader_jobs_max(members);
+        let writes = self.writer.len() + jobs_of_one(members) > writer_jobs_max(members);
+        let reads = self.reader.len() + jobs_of_one(members) > reader_jobs_max(members);
         if writes || reads {
             let waiting = if writes { self.writer.len() } else { self.reader.len() };
             return Err(ProtectorError::QueueFull { node, waiting });
@@ -299,13 +299,13 @@ impl EncodeWorker {
     fn to_writer(&self, job: writer::Job) {
         // It lives as long as this sender. This thread waits for no other: all wait for it.
         let sent = self.writer.try_send(job);
-        debug_assert!(sent.is_ok(), "one encoding makes more jobs than writer_jobs_of_one");
+        debug_assert!(sent.is_ok(), "one encoding makes more jobs than jobs_of_one");
     }
 
     fn to_reader(&self, job: reader::Job) {
         // Likewise.
         let sent = self.reader.try_send(job);
-        debug_assert!(sent.is_ok(), "one encoding makes more jobs than reader_jobs_of_one");
+        debug_assert!(sent.is_ok(), "one encoding makes more jobs than jobs_of_one");
     }
 
     fn open(&mut self, life: Life) -> Result<Event, ProtectorError> {
