@@ -161,7 +161,7 @@ pub const PMI_FIELDS_MAX: usize = 32;
 pub const PMI_LONG_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of a PMI request that travels in a control message: a `spawn` of a rank that is saved whole.
-/// Messages that wait on a rank's line are bounded, too (`session::limits::LINE_BYTES_MAX`).
+/// Messages that wait on a rank's line are bounded, too (`client::limits::LINE_BYTES_MAX`).
 pub const PMI_REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Bytes of entries in one part of a rank's PMI state.

@@ -26,6 +26,8 @@ pub enum LauncherError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(transparent)]
+    QueueFull(#[from] crate::worker::QueueFull),
+    #[error(transparent)]
     NoState(#[from] NoState),
     #[error(
         "the provider libstillwire_fi.so is not there (looked in {places}); build it (cargo build --release --package stillwire-provider), or set STILLWIRE_PROVIDER to its path"

@@ -32,6 +32,13 @@ pub(crate) const INPUT_WINDOW_BYTES: u64 = 256 << 10;
 /// Time between two looks whether this process is in the foreground of the terminal that it is to read.
 pub(crate) const INPUT_LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Requests for bytes of kept input that wait for the thread that keeps it. A rank has at most four open (its window over [`READ_BYTES`]); above the
+/// bound a rank's next request waits until the thread has answered one.
+pub(crate) const INPUT_ASKS_MAX: usize = 1024;
+
+/// Answers of that thread that wait for the launcher; the thread waits when there are so many. Each has at most [`READ_BYTES`].
+pub(crate) const INPUT_EVENTS_MAX: usize = 64;
+
 /// Bytes that a program on a terminal has not read, above which no more is typed. The kernel counts 4095 unread bytes, and takes more.
 pub(crate) const KEYS_UNREAD_MAX: usize = 1024;
 
@@ -101,6 +108,13 @@ pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Longest wait for the status of a keeper's process that has closed its link.
 pub(crate) const KEEPER_STATUS_MAX: Duration = Duration::from_millis(100);
+
+/// Tasks that wait for one working thread. The machines ask for one thing after another, so only a disk that has stood still for many lives fills it. The
+/// keeper refuses the next task of its node's directory; the launcher, which cannot decide without its disk, ends with an error.
+pub(crate) const WORKER_TASKS_MAX: usize = 256;
+
+/// Results of one working thread that wait for the main loop; the thread waits when there are so many.
+pub(crate) const WORKER_RESULTS_MAX: usize = 256;
 
 /// Descriptors that are looked at in one round.
 pub(crate) const EVENTS_PER_ROUND: usize = 256;

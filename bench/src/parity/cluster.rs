@@ -164,7 +164,9 @@ impl Cluster {
     }
 
     fn send(&self, request: &Request) {
-        self.nodes.iter().for_each(|node| node.protector.send(request.clone()));
+        for node in &self.nodes {
+            node.protector.send(request.clone());
+        }
     }
 
     fn send_and_wait(&self, request: &Request) -> Result<(), BenchError> {

@@ -70,6 +70,7 @@ impl FlushArguments {
         let Some(to) = &self.flush_to else { return Ok(None) };
         let to = absolute(to)?;
         to.open()?;
+        warn_of_writers(&to, key.as_ref());
         let flush = Flush {
             every: self.flush_every.unwrap_or(1),
             to,
@@ -104,9 +105,11 @@ impl FlushArguments {
                 _ => {}
             }
         }
+        let to = to.parse().map_err(|error| CliError::CopyLocation { error })?;
+        warn_of_writers(&to, key.as_ref());
         let flush = Flush {
             every: count(setting::FLUSH_EVERY).unwrap_or(1),
-            to: to.parse().map_err(|error| CliError::CopyLocation { error })?,
+            to,
             keep: count(setting::FLUSH_KEEP).unwrap_or(KEEP),
             whole_every: count(setting::FLUSH_WHOLE_EVERY).unwrap_or(WHOLE_EVERY),
             patience: count(setting::FLUSH_PATIENCE_MS)
@@ -114,6 +117,19 @@ impl FlushArguments {
             key,
         };
         Ok(Some(flush))
+    }
+}
+
+/// Copies with neither encryption nor signature, in a place that other users can write to.
+fn warn_of_writers(to: &CopyLocation, key: Option<&CopyKey>) {
+    if key.is_none()
+        && let Some(exposure) = to.exposure()
+    {
+        print_message(format_args!(
+            "copies in {to} are neither signed nor encrypted, and other users can change them ({} belongs to user {} and has mode {:04o}): a changed copy \
+             would run as the user who restarts from it. Sign copies (--sign FILE), encrypt them (--encrypt), or use a directory of your own",
+            exposure.path, exposure.owner, exposure.mode
+        ));
     }
 }
 

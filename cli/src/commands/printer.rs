@@ -2,18 +2,20 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 /// Bytes that wait to be printed on one stream, above which ranks are not listened to: they wait in their turn, as any program
 /// does whose output nobody reads.
+/// Lines that are on their way already come on top: as many as keepers may hand over unasked.
 const PRINT_BYTES_MAX: usize = 1 << 20;
 
-/// Between two looks whether it has been: a line takes some microseconds.
-const SETTLE_SLICE: Duration = Duration::from_micros(200);
+/// Bytes that wait on one stream, above which the launcher's own messages are left out and counted. More than the former: a message that follows
+/// much output is printed, too.
+const MESSAGE_BYTES_MAX: usize = 4 * PRINT_BYTES_MAX;
 
 /// Where something is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,11 +31,21 @@ pub(crate) struct Printer {
     error: Queue,
 }
 
-/// A thread's other end.
+/// An entry of a thread's queue.
+#[derive(Debug)]
+enum Entry {
+    Line(Vec<u8>),
+    /// Everything before this has been printed: the sender is dropped.
+    Settle(Sender<()>),
+}
+
+/// A thread's other end. Its bound is one of bytes ([`PRINT_BYTES_MAX`]): lines have between one byte and 64 KiB.
 #[derive(Debug)]
 struct Queue {
-    lines: Option<Sender<Vec<u8>>>,
+    lines: Option<Sender<Entry>>,
     waiting: Arc<AtomicUsize>,
+    /// Messages that were left out.
+    missing: Arc<AtomicU64>,
     /// Ends when everything has been printed.
     over: Receiver<()>,
 }
@@ -43,11 +55,17 @@ impl Printer {
         Ok(Printer { output: Queue::start(io::stdout)?, error: Queue::start(io::stderr)? })
     }
 
+    /// Prints a line of a rank, or a part of one.
     pub(crate) fn print(&self, stream: Stream, line: Vec<u8>) {
         match stream {
             Stream::Output => self.output.print(line),
             Stream::Error => self.error.print(line),
         }
+    }
+
+    /// Prints a message of the launcher on the standard error output. It is left out if nobody has read for long.
+    pub(crate) fn print_message(&self, line: Vec<u8>) {
+        self.error.print_message(line);
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -57,11 +75,9 @@ impl Printer {
     /// Waits until all lines given to it have been printed, at most for `limit`.
     pub(crate) fn settle(&self, limit: Duration) {
         let until = Instant::now() + limit;
-        while self.output.waits() || self.error.waits() {
-            if Instant::now() >= until {
-                return;
-            }
-            std::thread::sleep(SETTLE_SLICE);
+        for settled in [&self.output, &self.error].map(Queue::settled) {
+            // Disconnected, or too late.
+            let _ = settled.recv_deadline(until);
         }
     }
 
@@ -74,19 +90,35 @@ impl Printer {
 
 impl Queue {
     fn start<W: Write>(open: impl Fn() -> W + Send + 'static) -> io::Result<Queue> {
-        let (lines, taken) = channel::<Vec<u8>>();
-        let (end, over) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let left = Arc::clone(&waiting);
+        let (lines, taken) = unbounded();
+        let (end, over) = bounded(0);
+        let (waiting, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+        let (left, missed) = (Arc::clone(&waiting), Arc::clone(&missing));
         let run = move || {
-            for line in taken {
+            for entry in taken {
+                let line = match entry {
+                    Entry::Line(line) => line,
+                    Entry::Settle(waits) => {
+                        drop(waits);
+                        continue;
+                    }
+                };
                 // Nobody may be there to read any more; the job goes on all the same.
                 let _ = open().write_all(&line);
                 if line.last() != Some(&b'\n') {
                     // Standard output holds back lines without an end; a prompt is waited for.
                     let _ = open().flush();
                 }
-                left.fetch_sub(line.len(), Ordering::Relaxed);
+                if left.fetch_sub(line.len(), Ordering::Relaxed) == line.len() {
+                    let missing = missed.swap(0, Ordering::Relaxed);
+                    if missing > 0 {
+                        let words = format!(
+                            "stillwire: {missing} messages are missing here: nobody read this output while {} MiB waited (MESSAGE_BYTES_MAX)\n",
+                            MESSAGE_BYTES_MAX >> 20
+                        );
+                        let _ = open().write_all(words.as_bytes());
+                    }
+                }
             }
             let _ = open().flush();
             drop(end);
@@ -96,14 +128,22 @@ impl Queue {
         let started = std::thread::Builder::new().name("stillwire-printer".into()).spawn(run);
         usual.thread_set_mask()?;
         started?;
-        Ok(Queue { lines: Some(lines), waiting, over })
+        Ok(Queue { lines: Some(lines), waiting, missing, over })
     }
 
     fn print(&self, line: Vec<u8>) {
         if let Some(lines) = &self.lines {
             self.waiting.fetch_add(line.len(), Ordering::Relaxed);
             // The thread ends only when this end is dropped.
-            let _ = lines.send(line);
+            let _ = lines.send(Entry::Line(line));
+        }
+    }
+
+    fn print_message(&self, line: Vec<u8>) {
+        if self.waiting.load(Ordering::Relaxed) < MESSAGE_BYTES_MAX {
+            self.print(line);
+        } else {
+            self.missing.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -111,18 +151,71 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) < PRINT_BYTES_MAX
     }
 
-    fn waits(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+    /// Ends when everything that waits now has been printed.
+    fn settled(&self) -> Receiver<()> {
+        let (waits, settled) = bounded(0);
+        if let Some(lines) = self.lines.as_ref().filter(|_| self.waiting.load(Ordering::Relaxed) > 0) {
+            // The thread ends only when this end is dropped.
+            let _ = lines.send(Entry::Settle(waits));
+        }
+        settled
     }
 
     fn finish(&mut self, until: Option<Instant>) -> bool {
         self.lines = None;
         match until {
             None => self.over.recv().is_err(),
-            Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                self.over.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
-            }
+            Some(until) => self.over.recv_deadline(until) == Err(RecvTimeoutError::Disconnected),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream whose reader reads when it is let.
+    struct Held {
+        go: Receiver<()>,
+        printed: Sender<Vec<u8>>,
+    }
+
+    impl Write for Held {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // Until the test lets it go on.
+            let _ = self.go.recv();
+            let _ = self.printed.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn messages_that_nobody_reads_are_left_out_and_counted() {
+        let (go, held) = bounded(0);
+        let (printed, seen) = unbounded();
+        let mut queue =
+            Queue::start(move || Held { go: held.clone(), printed: printed.clone() }).expect("a thread");
+        assert!(queue.has_room());
+        queue.print(vec![b'\n'; PRINT_BYTES_MAX]);
+        assert!(!queue.has_room());
+        // Behind output that is not read yet, a message is still taken.
+        queue.print_message(b"early\n".to_vec());
+        queue.print(vec![b'\n'; MESSAGE_BYTES_MAX]);
+        (0..3).for_each(|_| queue.print_message(b"late\n".to_vec()));
+        assert_eq!(
+            queue.settled().recv_timeout(Duration::from_millis(1)),
+            Err(RecvTimeoutError::Timeout),
+            "nothing is printed yet"
+        );
+        drop(go);
+        assert!(queue.finish(None));
+        let seen: Vec<Vec<u8>> = seen.try_iter().collect();
+        assert_eq!(seen.len(), 4, "output, message, output, the number of missing messages");
+        assert_eq!(seen[1], b"early\n");
+        assert!(seen[3].starts_with(b"stillwire: 3 messages are missing here"));
     }
 }

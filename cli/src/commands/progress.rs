@@ -118,7 +118,7 @@ impl Progress {
     fn warn(&self, words: &str) {
         self.end_line();
         let end = if self.is_raw { "\r\n" } else { "\n" };
-        self.printer.print(Stream::Error, format!("stillwire: {words}{end}").into_bytes());
+        self.printer.print_message(format!("stillwire: {words}{end}").into_bytes());
     }
 
     /// Warns of a problem that may come again. `head`: the event; `why`: the problem behind it.

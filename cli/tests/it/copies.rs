@@ -442,3 +442,27 @@ fn nodes_with_directories_of_their_own_are_copied_and_brought_back() {
     let unread = done(&mut stillwire(&["verify", &place.job_text()]));
     assert!(unread.code == Some(3) && unread.stdout.contains("a file where a directory was"), "{unread:?}");
 }
+
+#[test]
+fn unsigned_copies_in_a_place_that_others_can_write_to_are_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    place.let_end();
+    let key = key_file(&place, "key", "5a");
+    let warned = |mode, options: &[&str]| {
+        let shared = shared(&place);
+        fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).expect("it is ours");
+        let done = place.run(&[&["--ckpt-every", "1h", "--flush-to", &shared], options].concat()).finish();
+        verified(&done);
+        fs::remove_dir_all(place.job()).expect("the job's directory");
+        done.stderr.contains(&format!(
+            "neither signed nor encrypted, and other users can change them ({shared} belongs"
+        ))
+    };
+    // Of others, of a group; a sticky one, too: another user makes the next job's folder in it first.
+    for mode in [0o777, 0o775, 0o1777] {
+        assert!(warned(mode, &[]), "{mode:o}");
+        assert!(!warned(mode, &["--sign", &key]), "{mode:o}");
+    }
+    assert!(!warned(0o755, &[]));
+}

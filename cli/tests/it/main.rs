@@ -49,6 +49,7 @@ mod secrets;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;
 mod slow;
+mod stalled_disk;
 mod stdin;
 mod support;
 mod terminal;

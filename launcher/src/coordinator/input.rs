@@ -113,7 +113,10 @@ impl Input {
             let until = self.end.min(feed.taken + INPUT_WINDOW_BYTES);
             while feed.asked < until {
                 let bytes = usize::try_from(until - feed.asked).unwrap_or(usize::MAX).min(READ_BYTES);
-                self.reader.ask(Ask::Give { rank: rank.0, life, from: feed.asked, bytes });
+                // Without room it is asked again after the thread's next answer, of which some are open then.
+                if !self.reader.ask(Ask { rank: rank.0, life, from: feed.asked, bytes }) {
+                    break;
+                }
                 feed.asked += bytes as u64;
             }
         }
@@ -121,7 +124,7 @@ impl Input {
             self.feeds.values().map(|feed| feed.taken).max(),
             self.feeds.values().map(|feed| feed.taken).min(),
         ) {
-            self.reader.ask(Ask::Allow { until: most + INPUT_WINDOW_BYTES, needed: least });
+            self.reader.allow(most + INPUT_WINDOW_BYTES, least);
         }
     }
 
@@ -264,7 +267,7 @@ impl Shell<'_> {
         if kept.is_empty() {
             return;
         }
-        input.reader.ask(Ask::Forget { below: needed });
+        input.reader.forget(needed);
         if matches!(input.retention, Retention::Files(_)) {
             positions::keep(&plan.directory, kept);
         }

@@ -335,6 +335,9 @@ impl<'a> Shell<'a> {
             if let Some(error) = self.unfit.take() {
                 return Err(error);
             }
+            if let Some(full) = self.store.overflow() {
+                return Err(full.into());
+            }
             if let Some(mut report) = self.over
                 && self.processes.is_empty()
                 && self.spawned_are_over()

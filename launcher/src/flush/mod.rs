@@ -8,10 +8,10 @@ mod worker;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use copies::{CopyError, CopyKey, CopyLocation, PackRequest, Packed, Report};
+use crossbeam_channel::{Sender, bounded};
 use store::{GenerationId, Manifest};
 
 use super::Plan;
@@ -119,7 +119,8 @@ pub(super) struct Flusher {
 
 impl Flusher {
     pub(super) fn start(flush: &Flush, plan: &Plan) -> Result<Flusher, LauncherError> {
-        let (answers, answered) = channel();
+        // The thread asks once, and takes the answer before it asks again.
+        let (answers, answered) = bounded(1);
         let by_others = plan.has_images_elsewhere();
         let copier = Copier::new(flush, plan, by_others.then_some(answered))?;
         type Task = (Box<Manifest>, Arc<Report>);
@@ -186,8 +187,8 @@ impl Flusher {
             (copy.asks, copy.seen.1) = (false, Instant::now());
         }
         if let Some(answers) = &self.answers {
-            // A thread that has ended has reported why.
-            let _ = answers.send(answer);
+            // A thread that has ended has reported why. One that has not taken an earlier answer did not ask for this one.
+            let _ = answers.try_send(answer);
         }
     }
 

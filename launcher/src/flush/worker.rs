@@ -2,11 +2,11 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use ckpt_glue::names::NodeIndex;
 use copies::{Copies, CopyError, CopyKey, CopyLocation, Packed, Report, Work, Written};
+use crossbeam_channel::Receiver;
 use protector::ImageRuns;
 use store::delta::Rules;
 use store::{Directory, ImageReader, JobDirectory, JobFile, Manifest, StoreError};

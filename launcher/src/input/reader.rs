@@ -6,10 +6,10 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, never};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -17,19 +17,28 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::{getpgrp, isatty};
 use transport::Life;
 
-use super::super::limits::{INPUT_LOOK_EVERY, READ_BYTES};
+use super::super::limits::{INPUT_ASKS_MAX, INPUT_EVENTS_MAX, INPUT_LOOK_EVERY, READ_BYTES};
 use super::log::Log;
 use super::{FOLDER, Retention};
 
-/// A request to the thread.
+/// A request to the thread: to hand over at most so many bytes from this one on, for a rank in a life. The thread answers each with one event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask {
-    /// Hand over at most so many bytes from this one on, for a rank in a life.
-    Give { rank: u32, life: Life, from: u64, bytes: usize },
-    /// Read up to this byte, and, where nobody saves the job, forget the bytes before the other one if there is no room.
-    Allow { until: u64, needed: u64 },
+pub(crate) struct Ask {
+    pub(crate) rank: u32,
+    pub(crate) life: Life,
+    pub(crate) from: u64,
+    pub(crate) bytes: usize,
+}
+
+/// What the thread may read, and must keep. The newest values count, so they are not queued.
+#[derive(Debug, Default)]
+struct Marks {
+    /// Read up to this byte.
+    until: u64,
+    /// Where nobody saves the job: forget the bytes before this one if there is no room.
+    needed: u64,
     /// Forget the bytes before this one: nobody needs them any more.
-    Forget { below: u64 },
+    unneeded_below: u64,
 }
 
 /// A message from the thread.
@@ -74,6 +83,7 @@ pub(crate) struct Start {
 #[derive(Debug)]
 pub(crate) struct Reader {
     asks: Sender<Ask>,
+    marks: Arc<Mutex<Marks>>,
     wake: Arc<EventFd>,
     said: Receiver<InputEvent>,
     bell: Arc<EventFd>,
@@ -86,13 +96,14 @@ struct Thread {
     log: Log,
     forgets: bool,
     limit: u64,
-    until: u64,
-    needed: u64,
+    /// The input has ended, or cannot be kept: nothing more is read.
+    is_done: bool,
     was_full: bool,
     said: Sender<InputEvent>,
     bell: Arc<EventFd>,
     wake: Arc<EventFd>,
     asks: Receiver<Ask>,
+    marks: Arc<Mutex<Marks>>,
 }
 
 /// Whether a descriptor is the null device.
@@ -120,8 +131,9 @@ impl Reader {
         let start = Start { end: log.end(), is_over: log.is_over() };
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-        let (to_thread, asks) = channel();
-        let (to, said) = channel();
+        let (to_thread, asks) = bounded(INPUT_ASKS_MAX);
+        let (to, said) = bounded(INPUT_EVENTS_MAX);
+        let marks = Arc::new(Mutex::new(Marks::default()));
         let is_terminal = isatty(&input).unwrap_or(false);
         let forgets = *retention == Retention::Newest;
         let mut thread = Thread {
@@ -131,13 +143,13 @@ impl Reader {
             log,
             forgets,
             limit,
-            until: 0,
-            needed: 0,
+            is_done: false,
             was_full: false,
             said: to,
             bell: Arc::clone(&bell),
             wake: Arc::clone(&wake),
             asks,
+            marks: Arc::clone(&marks),
         };
         // A thread inherits its maker's blocked signals: signals are for the thread that waits for them, and SIGTTIN for nobody.
         let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -145,12 +157,30 @@ impl Reader {
         usual.thread_set_mask()?;
         // It is never waited for: somebody else may have taken the bytes that it was about to read.
         drop(started?);
-        Ok(Some((Reader { asks: to_thread, wake, said, bell }, start)))
+        Ok(Some((Reader { asks: to_thread, marks, wake, said, bell }, start)))
     }
 
-    pub(crate) fn ask(&self, ask: Ask) {
+    /// False: there is no room, so that answers are open.
+    pub(crate) fn ask(&self, ask: Ask) -> bool {
         // The thread ends only when this end is dropped, or with its last word.
-        let _ = self.asks.send(ask);
+        let is_full = self.asks.try_send(ask).is_err_and(|error| error.is_full());
+        let _ = self.wake.write(1);
+        !is_full
+    }
+
+    /// The thread may read up to this byte. `needed`: where nobody saves the job, bytes before it are forgotten if there is no room.
+    pub(crate) fn allow(&self, until: u64, needed: u64) {
+        self.mark(|marks| (marks.until, marks.needed) = (marks.until.max(until), needed));
+    }
+
+    /// Nobody needs the bytes before this one any more.
+    pub(crate) fn forget(&self, below: u64) {
+        self.mark(|marks| marks.unneeded_below = marks.unneeded_below.max(below));
+    }
+
+    fn mark(&self, set: impl FnOnce(&mut Marks)) {
+        // Nothing that can panic runs while it is held, and nobody waits with it.
+        set(&mut self.marks.lock().unwrap_or_else(PoisonError::into_inner));
         let _ = self.wake.write(1);
     }
 
@@ -167,9 +197,9 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // The thread finds that nobody asks any more.
-        let (nobody, _) = channel();
-        self.asks = nobody;
+        // The thread finds that nobody asks any more, and nobody listens.
+        (self.asks, _) = bounded(0);
+        self.said = never();
         let _ = self.wake.write(1);
     }
 }
@@ -186,6 +216,7 @@ enum Outcome {
 }
 
 impl Thread {
+    /// Waits for room, which the launcher's loop makes: it never waits for this thread.
     fn say(&self, said: InputEvent) {
         // Nobody listens any more; full means that it rings already.
         let _ = self.said.send(said);
@@ -201,7 +232,7 @@ impl Thread {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            let room = self.room();
+            let room = self.look_at_marks();
             let wants = room > 0;
             let is_ours = !wants || !self.is_terminal || self.is_in_foreground();
             let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
@@ -215,19 +246,32 @@ impl Thread {
             let _ = self.wake.read();
             if has_input && !self.read(room) {
                 // Bytes that were read before can still be requested.
-                self.until = 0;
+                self.is_done = true;
             }
         }
     }
 
-    /// How many bytes may be read now.
-    fn room(&mut self) -> usize {
-        let wanted = self.until.saturating_sub(self.log.end()).min(READ_BYTES as u64);
-        if self.is_gone || self.log.is_over() || wanted == 0 {
+    /// Forgets the bytes that nobody needs. Returns how many may be read now.
+    fn look_at_marks(&mut self) -> usize {
+        let (until, needed, unneeded_below) = {
+            let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+            (marks.until, marks.needed, core::mem::take(&mut marks.unneeded_below))
+        };
+        if unneeded_below > 0
+            && let Err(error) = self.log.forget(unneeded_below)
+        {
+            self.say(InputEvent::Failed { error: error.to_string() });
+        }
+        self.room(until, needed)
+    }
+
+    fn room(&mut self, until: u64, needed: u64) -> usize {
+        let wanted = until.saturating_sub(self.log.end()).min(READ_BYTES as u64);
+        if self.is_gone || self.is_done || self.log.is_over() || wanted == 0 {
             return 0;
         }
         if self.forgets && self.log.held() + wanted > self.limit {
-            let below = (self.log.end() + wanted).saturating_sub(self.limit).min(self.needed);
+            let below = (self.log.end() + wanted).saturating_sub(self.limit).min(needed);
             let _ = self.log.forget(below);
         }
         let left = self.limit.saturating_sub(self.log.held());
@@ -237,22 +281,13 @@ impl Thread {
         usize::try_from(wanted.min(left)).unwrap_or(0)
     }
 
-    fn on_ask(&mut self, ask: Ask) {
-        match ask {
-            Ask::Give { rank, life, from, .. } if from < self.log.first() => {
-                self.say(InputEvent::Lost { rank, life, from, first: self.log.first() });
-            }
-            Ask::Give { rank, life, from, bytes } => match self.log.read(from, bytes) {
-                Ok(bytes) => self.say(InputEvent::Bytes { rank, life, from, bytes }),
-                Err(error) => self.say(InputEvent::Failed { error: error.to_string() }),
-            },
-            Ask::Allow { until, needed } => (self.until, self.needed) = (self.until.max(until), needed),
-            Ask::Forget { below } => {
-                if let Err(error) = self.log.forget(below) {
-                    self.say(InputEvent::Failed { error: error.to_string() });
-                }
-            }
-        }
+    fn on_ask(&mut self, Ask { rank, life, from, bytes }: Ask) {
+        let first = self.log.first();
+        self.say(match self.log.read(from, bytes) {
+            _ if from < first => InputEvent::Lost { rank, life, from, first },
+            Ok(bytes) => InputEvent::Bytes { rank, life, from, bytes },
+            Err(error) => InputEvent::Failed { error: error.to_string() },
+        });
     }
 
     fn is_in_foreground(&self) -> bool {

@@ -138,6 +138,7 @@ impl Shell {
             }
             let is_given_up = Arc::new(AtomicBool::new(false));
             copy_parts.under_way = Some((number, Arc::clone(&is_given_up)));
+            // One at a time: there is room.
             copy_parts.worker.ask((part, is_given_up));
         }
     }

@@ -5,6 +5,7 @@
 
 mod copy_parts;
 mod files;
+mod images;
 mod input;
 mod keyboard;
 mod launcher_link;
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::keeper::{Input, Keeper, Output, RankPhase};
-use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
+use ckpt_glue::names::{NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
 use drivers::{NicChoice, NicRequest};
@@ -38,7 +39,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use store::{Directory, JobDirectory, Key, StoreError};
+use store::{Directory, Key};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
 
@@ -53,7 +54,7 @@ use super::process::{Process, Program};
 use super::terminal::TerminalSpec;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
-use super::{Saves, image_key, node_name, take_signals, watch};
+use super::{Saves, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
 use copy_parts::CopyParts;
 use link::{finish_sending, greeting, open};
@@ -93,6 +94,7 @@ const LINK: u64 = 1;
 const DISK: u64 = 2;
 const PROTECTOR: u64 = 3;
 const COPIES: u64 = 4;
+const IMAGES: u64 = 5;
 
 /// Where an event of `epoll` comes from.
 #[derive(Debug)]
@@ -112,6 +114,8 @@ enum Source {
     Protector,
     /// The thread that packs parts of copies.
     Copies,
+    /// The thread that reads and writes images.
+    Images,
 }
 
 struct Shell {
@@ -167,6 +171,7 @@ struct Shell {
     silence: silent::Silence,
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
+    images: images::Images,
     /// A part of a copy has been asked for.
     copy_parts: Option<CopyParts>,
 }
@@ -313,6 +318,7 @@ impl Shell {
             let descriptors = descriptors::provide(begin.share)?;
             let lock = NodeLock::open(&storage, site.node, begin.own.is_some())?;
             let guard = Guard::start(site.job, Path::new(&begin.directory), lock.share()?)?;
+            let images = images::Images::start(&site, &epoll, IMAGES)?;
             Ok((
                 epoll,
                 signals,
@@ -320,10 +326,10 @@ impl Shell {
                 descriptors,
                 begin.keeps_ids.then(Namespaces::new).transpose()?,
                 KeyFile::new(&site.key)?,
-                (lock, guard),
+                (lock, guard, images),
             ))
         };
-        let (epoll, signals, own, descriptors, namespaces, key_file, (lock, guard)) = match parts() {
+        let (epoll, signals, own, descriptors, namespaces, key_file, (lock, guard, images)) = match parts() {
             Ok(parts) => parts,
             Err(error) => return Err((error.to_string(), link)),
         };
@@ -350,9 +356,10 @@ impl Shell {
                 (DISK, Source::Disk),
                 (PROTECTOR, Source::Protector),
                 (COPIES, Source::Copies),
+                (IMAGES, Source::Images),
             ]
             .into(),
-            next_token: COPIES + 1,
+            next_token: IMAGES + 1,
             signals,
             link,
             watches_room: false,
@@ -373,16 +380,10 @@ impl Shell {
             reported: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
+            images,
             copy_parts: None,
             site,
         })
-    }
-
-    /// Where this node's images lie. It may have been lost, and made anew, since it was opened last.
-    fn open_directory(&self) -> Result<JobDirectory<Directory>, StoreError> {
-        let storage = Directory::open(&self.site.directory)?;
-        Ok(JobDirectory::attach(storage, self.site.job)
-            .encrypted(self.site.encryption.clone().map(image_key)))
     }
 
     /// Until the job is over; `early`: messages that have come already. Returns whether it ended as it should.
@@ -528,20 +529,6 @@ impl Shell {
         }
     }
 
-    fn kill(&mut self, rank: Rank, life: Life) {
-        self.note_last_files();
-        self.spawned.give_up();
-        match self.processes.get(&rank) {
-            Some(process) if process.life == life => process.group.kill(),
-            // It has ended, and the machine will learn that.
-            _ if self.unjudged.contains(&rank) => {}
-            _ => {
-                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
-                self.feed_keeper(Input::ProcessEnded { rank, life, status });
-            }
-        }
-    }
-
     fn token(&mut self) -> u64 {
         self.next_token += 1;
         self.next_token - 1
@@ -578,6 +565,7 @@ impl Shell {
             Some(Source::Input(rank)) => self.write_input(*rank),
             Some(Source::Disk) => self.on_disk(),
             Some(Source::Copies) => self.on_copying(),
+            Some(Source::Images) => self.on_images(),
             Some(Source::Protector) => self.on_protector(),
         }
         None
@@ -641,7 +629,7 @@ impl Shell {
             ToKeeper::Kill { who } => self.kill_member(who),
             ToKeeper::WriteExited { rank, generation, record, pmi } => {
                 let record = ExitedRecord::parse(&record)?;
-                self.write_exited(Rank(rank), generation, &record, &pmi);
+                self.write_exited(Rank(rank), generation, record, pmi);
             }
             ToKeeper::StartWorld { world, running, commands, life } => {
                 self.start_world(world, running, &commands, life);
@@ -693,6 +681,7 @@ impl Shell {
         self.wait_for_firsts();
         self.remove_files();
         self.hear_last_outputs();
+        self.images.leave();
         self.leave_disk();
         self.copy_parts = None;
     }

@@ -4,39 +4,26 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use ckpt_glue::control::{Control, Decision, ExitedRecord, Message};
+use ckpt_glue::control::{Control, Decision, Message};
 use ckpt_glue::keeper::{Input, RankPhase};
-use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest, Party};
+use ckpt_glue::names::{ExitStatus, Party};
 use ckpt_glue::pmi::Member;
 use client::launch::Launch;
 use drivers::{NicChoice, NicRequest, RailsError};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use store::image::Exited;
-use store::{Section, StoreError, kinds};
-use transport::Rank;
+use transport::{Life, Rank};
 
 use super::super::limits::OUTPUT_GRACE;
 use super::super::namespace::Wanted;
 use super::super::process::{PidNamespace, Process, RankEnds};
 use super::super::wire::FromKeeper;
-use super::super::{Saves, watch, whole};
+use super::super::{Saves, watch};
+use super::images::RankImage;
 use super::{Shell, Source};
-
-/// Version of the section with the final counters of a rank that had ended.
-const CLOSED_PORTS_VERSION: u16 = 1;
-
-/// Version of the section with the part in PMI of a rank that had ended.
-const PMI_VERSION: u16 = 1;
-
-/// An ended rank's part of its image.
-struct ExitedImage {
-    record: ExitedRecord,
-    /// Its part in PMI.
-    pmi: Vec<u8>,
-}
 
 impl Shell {
     /// Reports the ranks whose phase or epoch has changed.
@@ -88,35 +75,22 @@ impl Shell {
         let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
     }
 
-    pub(super) fn spawn(&mut self, rank: Rank, decision: Decision) {
-        self.begin_pmi(decision.life);
-        match self.exited_in_image(rank, decision) {
-            Ok(Some(ExitedImage { record, pmi })) => {
-                self.send_to_launcher(&FromKeeper::ExitedInImage { rank: rank.0, pmi });
-                return self.feed_keeper(Input::ExitedInImage { rank, record });
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.report_store("an image that is to be restored", &error);
-                return self.feed_keeper(Input::NotStarted { rank, errno: error.errno() });
-            }
-        }
-        match self.start_process(rank, decision) {
+    /// Starts a rank, from the beginning or by its image, which has been read.
+    pub(super) fn start(&mut self, rank: Rank, decision: Decision, image: RankImage) {
+        match self.start_process(rank, decision, image) {
             Ok(()) => self.feed_keeper(Input::Spawned { rank }),
-            Err(error) => {
-                self.send_to_launcher(&FromKeeper::NotSpawned { rank: rank.0, problem: error.to_string() });
-                let unnamed = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT as i32 } else { 0 };
-                let errno = u32::try_from(error.raw_os_error().unwrap_or(unnamed)).unwrap_or(0);
-                self.feed_keeper(Input::NotStarted { rank, errno });
-            }
+            Err(error) => self.not_started(rank, &error),
         }
     }
 
-    fn report_store(&mut self, what: &str, error: &StoreError) {
-        self.send_to_launcher(&FromKeeper::Store { what: what.to_owned(), error: error.to_string() });
+    pub(super) fn not_started(&mut self, rank: Rank, error: &io::Error) {
+        self.send_to_launcher(&FromKeeper::NotSpawned { rank: rank.0, problem: error.to_string() });
+        let unnamed = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT as i32 } else { 0 };
+        let errno = u32::try_from(error.raw_os_error().unwrap_or(unnamed)).unwrap_or(0);
+        self.feed_keeper(Input::NotStarted { rank, errno });
     }
 
-    fn start_process(&mut self, rank: Rank, decision: Decision) -> io::Result<()> {
+    fn start_process(&mut self, rank: Rank, decision: Decision, image: RankImage) -> io::Result<()> {
         let site = &self.site;
         let kept = || self.keeper.ranks().map(|(kept, ..)| kept);
         let count = |ranks: usize| u32::try_from(ranks).unwrap_or(u32::MAX);
@@ -139,34 +113,24 @@ impl Shell {
             disk_bytes_per_s: site.disk_bytes_per_s.map(|rate| (rate / u64::from(locals.max(1))).max(1)),
             directory: site.directory.clone(),
         };
-        let mut wanted = Wanted::New { part: rank.0, parts: site.ranks };
-        let restored = match launch.restore.filter(|_| site.saves == Saves::Process) {
-            Some(generation) => {
-                let opened = self.open_directory();
-                let found = opened.and_then(|mut directory| {
-                    whole::restored(&site.program, &mut directory, generation, rank)
-                });
-                let found = found.map_err(io::Error::other)?;
-                if let Some((program, ids)) = &found {
-                    wanted = *ids;
-                    let there = program.find(&program.command[0]);
-                    there.map_err(|error| io::Error::new(io::ErrorKind::NotFound, error.to_string()))?;
-                }
-                if found.is_none() {
-                    // A script has started a program that names its own points: it will do so again, and has no agent that could report it.
-                    self.send_to_launcher(&FromKeeper::PmiNothing { rank: rank.0 });
-                }
-                found.map(|(program, _)| program)
+        let is_whole = launch.restore.is_some() && site.saves == Saves::Process;
+        let (restored, wanted) = match image {
+            RankImage::Whole(program, ids) => (Some(program), ids),
+            RankImage::Exited { .. } | RankImage::Points => {
+                (None, Wanted::New { part: rank.0, parts: site.ranks })
             }
-            None => None,
         };
+        if is_whole && restored.is_none() {
+            // A script has started a program that names its own points: it will do so again, and has no agent that could report it.
+            self.send_to_launcher(&FromKeeper::PmiNothing { rank: rank.0 });
+        }
         let terminal = self.new_terminal()?;
         let ends = RankEnds {
             pmi: self.pmi_socket(Member::of_job(rank))?,
             stdin: self.new_input(rank, decision.life, terminal.as_ref(), restored.is_some())?,
             terminal,
         };
-        let program = restored.as_ref().unwrap_or(&self.site.program);
+        let program = restored.as_deref().unwrap_or(&self.site.program);
         let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
         let place = (local, locals);
         let (process, pipes) =
@@ -185,75 +149,19 @@ impl Shell {
         Ok(())
     }
 
-    /// Rule 12: a rank that had ended when the generation was taken is not started again.
-    fn exited_in_image(&mut self, rank: Rank, decision: Decision) -> Result<Option<ExitedImage>, StoreError> {
-        let Some(generation) = decision.restore else { return Ok(None) };
-        let mut directory = self.open_directory()?;
-        let reader = directory.open_committed_image(generation, rank)?;
-        if reader.find(kinds::CLOSED_PORTS).is_err() {
-            return Ok(None);
-        }
-        let mut section = |kind| -> Result<Vec<u8>, StoreError> {
-            reader.read_section(directory.storage(), reader.find(kind)?)
-        };
-        let ports = section(kinds::CLOSED_PORTS)?;
-        let record = ExitedRecord::parse(&ports).map_err(|_| StoreError::Image {
-            path: reader.path().to_owned(),
-            error: store::ImageError::SectionUnreadable {
-                kind: kinds::CLOSED_PORTS,
-                version: CLOSED_PORTS_VERSION,
-                bytes: ports.len() as u64,
-            },
-        })?;
-        // Images of before had no such section: nothing with MPI was saved.
-        let pmi = match reader.find(kinds::PMI) {
-            Ok(_) => section(kinds::PMI)?,
-            Err(_) => Vec::new(),
-        };
-        Ok(Some(ExitedImage { record, pmi }))
-    }
-
-    pub(super) fn write_exited(
-        &mut self,
-        rank: Rank,
-        generation: GenerationId,
-        record: &ExitedRecord,
-        pmi: &[u8],
-    ) {
-        match self.try_write_exited(rank, generation, record, pmi) {
-            Ok((digest, bytes)) => {
-                self.feed_keeper(Input::ExitedImageDone { rank, generation, digest, bytes });
-            }
-            Err(error) => {
-                self.report_store("the image of a rank that has ended", &error);
-                self.feed_keeper(Input::ExitedImageFailed { rank, generation, errno: error.errno() });
+    pub(super) fn kill(&mut self, rank: Rank, life: Life) {
+        self.note_last_files();
+        self.spawned.give_up();
+        self.images.forget(rank, life);
+        match self.processes.get(&rank) {
+            Some(process) if process.life == life => process.group.kill(),
+            // It has ended, and the machine will learn that.
+            _ if self.unjudged.contains(&rank) => {}
+            _ => {
+                let status = ExitStatus::Signal(Signal::SIGKILL as u8);
+                self.feed_keeper(Input::ProcessEnded { rank, life, status });
             }
         }
-    }
-
-    fn try_write_exited(
-        &mut self,
-        rank: Rank,
-        generation: GenerationId,
-        record: &ExitedRecord,
-        pmi: &[u8],
-    ) -> Result<(ImageDigest, u64), StoreError> {
-        let status = match record.status {
-            ExitStatus::Code(code) => i32::from(code),
-            ExitStatus::Signal(signal) => -i32::from(signal),
-        };
-        let (exited, counters) = (Exited { status }.emit(), record.emit());
-        let sections = [
-            Exited::section(&exited),
-            Section::new(kinds::CLOSED_PORTS, CLOSED_PORTS_VERSION, &counters),
-            Section::new(kinds::PMI, PMI_VERSION, pmi),
-        ];
-        let mut directory = self.open_directory()?;
-        directory.begin_generation(generation)?;
-        // It may have ended when it had begun one.
-        directory.discard_begun(generation, rank)?;
-        let summary = directory.write_image(generation, rank, &sections)?;
-        Ok((summary.digest, summary.bytes))
     }
 
     /// Notices ended processes. A rank's earlier messages count before its end.

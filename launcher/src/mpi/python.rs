@@ -83,7 +83,8 @@ fn run(program: &Program, python: &Path) -> std::io::Result<String> {
     }
     let mut child = command.spawn()?;
     let group = Pid::from_raw(i32::try_from(child.id()).map_err(std::io::Error::other)?);
-    let (done, over) = std::sync::mpsc::channel();
+    // One word, which the thread says once.
+    let (done, over) = crossbeam_channel::bounded(1);
     let mut pipe = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();

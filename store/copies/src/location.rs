@@ -4,6 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 use std::path::PathBuf;
 
+use store::storage::{Exposure, Private};
 use store::{Directory, StorageError};
 
 use crate::folder::Folder;
@@ -130,6 +131,17 @@ impl CopyLocation {
     /// Opens it. A directory must be there; a bucket is not looked at yet.
     pub fn open(&self) -> Result<Box<dyn Target>, StorageError> {
         self.open_with(&Environment::own())
+    }
+
+    /// Why other users could put copies there, or change them, as far as owners and modes show it; `None` of a bucket, whose rules are its own.
+    #[must_use]
+    pub fn exposure(&self) -> Option<Exposure> {
+        let CopyLocation::Folder(path) = self else { return None };
+        match Directory::<Private>::open(path) {
+            Err(StorageError::Exposed { exposure, .. }) => Some(exposure),
+            // Why it cannot be opened is reported when copies are written.
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// The same with variables that another process has.

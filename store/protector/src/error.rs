@@ -53,6 +53,11 @@ pub enum ProtectorError {
         "node {peer} sent a message that this build does not understand: {reason}; use the same build on all nodes"
     )]
     Message { peer: u32, reason: String },
+    /// A thread of this node has not done what it was given.
+    #[error(
+        "{waiting} reads and writes of node {node} wait for its disk, and no more may (writer_jobs_max, reader_jobs_max); look at that disk"
+    )]
+    QueueFull { node: u32, waiting: usize },
     /// It was ended by another order.
     #[error("it was ended by a new order: {by}")]
     Ended { by: &'static str },

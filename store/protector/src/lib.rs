@@ -46,6 +46,7 @@ pub use api::{Event, Limits, Rail, Request, RequestKind, Seconds, Settings, Stat
 pub use bare::BareRing;
 pub use disk::Disk;
 pub use error::ProtectorError;
+pub use limits::REQUESTS_MAX;
 pub use protector::Protector;
 pub use runs::ImageRuns;
 pub use shape::{NoSuchShape, Shape};

@@ -28,6 +28,33 @@ pub(crate) const MESSAGES_UNDER_WAY_MAX: usize = 4;
 /// needs, and may have abandoned earlier questions.
 pub(crate) const QUESTIONS_MAX: usize = 8;
 
+/// Requests of its owner that a protector has not answered, or whose answers were not taken. One more is not accepted.
+pub const REQUESTS_MAX: usize = 64;
+
+/// Jobs which one encoding or repair makes at most for the thread that reads, or the one that writes: for each member a look at its content or a write of it,
+/// for each open window a read or a sum (a pipeline has a window for each member, and those of [`OPEN_WINDOWS`]), and a few at its begin and end.
+pub(crate) const fn jobs_of_one(members: usize) -> usize {
+    2 * members + JOBS_BESIDE
+}
+
+/// Jobs of those that do not depend on the number of members.
+const JOBS_BESIDE: usize = 16;
+const _: () = assert!(OPEN_WINDOWS + 8 <= JOBS_BESIDE as u64);
+
+/// Jobs that wait for the thread that writes. Nothing begins while more wait than leave room for it: its disk does not answer.
+pub(crate) const fn writer_jobs_max(members: usize) -> usize {
+    2 * jobs_of_one(members)
+}
+
+/// Likewise, for the thread that reads, with questions of other members, which have a bound of their own ([`QUESTIONS_MAX`]).
+pub(crate) const fn reader_jobs_max(members: usize) -> usize {
+    2 * jobs_of_one(members) + members * QUESTIONS_MAX
+}
+
+/// Messages other than strips that wait for one member. It has at most [`QUESTIONS_MAX`] answers and a few messages of each encoding to come; for one that takes
+/// none of them, one more is dropped, and the work with that member fails.
+pub(crate) const WORDS_MAX: usize = 256;
+
 /// Shortest time between two questions to awaited members whether they are alive.
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(1);
 

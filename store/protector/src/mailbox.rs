@@ -9,10 +9,15 @@ use drivers::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 use endpoint::{Endpoint, Waiting};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+/// Tasks that wait in a mailbox; a thread that posts one more waits. In a model one: there the second one finds no room.
+const TASKS_MAX: usize = if cfg!(loom) { 1 } else { 256 };
+
 /// Tasks of a thread that sleeps in its endpoint, as soon as it has one.
 pub(crate) struct Mailbox<T> {
     tasks: Mutex<Tasks<T>>,
     come: Condvar,
+    /// There is room again.
+    room: Condvar,
     /// Something is there.
     waiting: AtomicBool,
 }
@@ -26,7 +31,7 @@ struct Tasks<T> {
 impl<T> Mailbox<T> {
     pub(crate) fn new() -> Mailbox<T> {
         let tasks = Mutex::new(Tasks { queue: Some(VecDeque::new()), endpoint: None });
-        Mailbox { tasks, come: Condvar::new(), waiting: AtomicBool::new(false) }
+        Mailbox { tasks, come: Condvar::new(), room: Condvar::new(), waiting: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tasks<T>> {
@@ -34,15 +39,28 @@ impl<T> Mailbox<T> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a task, or drops it if the queue is closed.
+    /// Leaves a task, or drops it if the queue is closed. Waits for room, which its owner makes: the owner never waits for those who post here.
     pub(crate) fn post(&self, task: T) {
+        let mut tasks = self.lock();
+        while tasks.queue.as_ref().is_some_and(|queue| queue.len() >= TASKS_MAX) {
+            tasks = self.room.wait(tasks).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.leave(tasks, task);
+    }
+
+    /// Likewise, and never waits: the caller has a bound of its own, and comes on top of [`TASKS_MAX`].
+    pub(crate) fn post_at_once(&self, task: T) {
+        self.leave(self.lock(), task);
+    }
+
+    fn leave(&self, mut tasks: MutexGuard<'_, Tasks<T>>, task: T) {
         let endpoint = {
-            let mut tasks = self.lock();
             let Some(queue) = &mut tasks.queue else { return };
             queue.push_back(task);
             self.waiting.store(true, Ordering::Release);
             tasks.endpoint.clone()
         };
+        drop(tasks);
         self.come.notify_one();
         if let Some(endpoint) = endpoint {
             endpoint.wake();
@@ -53,13 +71,19 @@ impl<T> Mailbox<T> {
         let mut tasks = self.lock();
         let queue = tasks.queue.as_mut()?;
         let task = queue.pop_front();
+        let has_room = queue.len() < TASKS_MAX;
         self.waiting.store(!queue.is_empty(), Ordering::Release);
+        drop(tasks);
+        if has_room {
+            self.room.notify_one();
+        }
         task
     }
 
     /// Drops waiting and later tasks.
     pub(crate) fn close(&self) {
         let tasks = self.lock().queue.take();
+        self.room.notify_all();
         // Outside of the lock: it may hold answers for which others wait.
         drop(tasks);
     }
@@ -87,7 +111,8 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// Events for the owner of a protector, and a descriptor that is readable while something is there.
+/// Events for the owner of a protector, and a descriptor that is readable while something is there. Each answers a request, so there are at most as
+/// many as requests that are open.
 pub(crate) struct EventQueue<T> {
     queued: Mutex<VecDeque<T>>,
     readable: EventFd,

@@ -1,6 +1,6 @@
 //! Messages to and from the other members in one life: queues, limits, and which members were heard.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use endpoint::{Completion, Waiting};
@@ -11,7 +11,7 @@ use transport::config::RAILS_MAX;
 use transport::matching::{Envelope, Space};
 
 use crate::bucket::Bucket;
-use crate::limits::{MESSAGE_BYTES_MAX, MESSAGES_UNDER_WAY_MAX, SMALL_BYTES_MAX};
+use crate::limits::{MESSAGE_BYTES_MAX, MESSAGES_UNDER_WAY_MAX, SMALL_BYTES_MAX, WORDS_MAX};
 use crate::message::{Message, Strips};
 use crate::peer_links::{PeerLinks, STRIPS, Seen, WORDS};
 
@@ -33,6 +33,11 @@ pub(crate) enum News {
 impl News {
     fn broken_link(member: usize) -> News {
         News::Broken { member, reason: "its link is broken".to_owned() }
+    }
+
+    fn full_queue(member: usize) -> News {
+        let reason = format!("it has not taken {WORDS_MAX} messages that wait for it (WORDS_MAX)");
+        News::Broken { member, reason }
     }
 }
 
@@ -98,6 +103,8 @@ pub(crate) struct Messenger {
     words_from: Vec<usize>,
     /// Links over which nothing could be sent.
     broken: Vec<usize>,
+    /// Members for which [`WORDS_MAX`] messages wait, and one more was dropped.
+    full: BTreeSet<usize>,
     next: u64,
     heard: Vec<Instant>,
     /// The shortest time in which a short message was acknowledged.
@@ -126,6 +133,7 @@ impl Messenger {
             strips_from: vec![0; members],
             words_from: vec![0; members],
             broken: Vec::new(),
+            full: BTreeSet::new(),
             next: 0,
             heard: vec![now; members],
             answered_in: None,
@@ -195,7 +203,11 @@ impl Messenger {
 
     /// Sends a message that is written already.
     pub(crate) fn pass(&mut self, to: usize, message: Vec<u8>) {
-        self.words[to].push_back(message);
+        if self.words[to].len() < WORDS_MAX {
+            self.words[to].push_back(message);
+        } else {
+            self.full.insert(to);
+        }
     }
 
     pub(crate) fn give(
@@ -228,7 +240,8 @@ impl Messenger {
         }
         self.looked = now;
         let broken = std::mem::take(&mut self.broken);
-        let mut news: Vec<News> = broken.into_iter().map(News::broken_link).collect();
+        let full = std::mem::take(&mut self.full).into_iter().map(News::full_queue);
+        let mut news: Vec<News> = broken.into_iter().map(News::broken_link).chain(full).collect();
         while let Some(completion) = self.links.poll() {
             match completion {
                 Completion::Received { context, bytes, buffer: Some(mut buffer), .. } => {
@@ -370,7 +383,7 @@ impl Messenger {
 
     /// When to look again though nothing happens.
     pub(crate) fn due(&self) -> Option<Duration> {
-        if !self.broken.is_empty() {
+        if !self.broken.is_empty() || !self.full.is_empty() {
             return Some(Duration::ZERO);
         }
         let out = self.out.as_ref().filter(|_| !self.strips.is_empty() || self.has_words());
@@ -435,6 +448,21 @@ mod tests {
             patience: Duration::from_secs(10),
         };
         (PeerLinks::open(&settings, LIFE).expect("a socket on this machine"), settings)
+    }
+
+    #[test]
+    fn a_member_that_takes_nothing_has_a_bounded_number_of_messages_waiting() {
+        let mut messenger = Messenger::new(links(0).0, 2, None);
+        let generation = GenerationId { life: LIFE, epoch: Epoch(3) };
+        let alive = Message { generation, number: 0, body: Body::Alive };
+        (0..WORDS_MAX).for_each(|_| messenger.say(1, &alive));
+        assert!(messenger.receive().is_empty());
+        (0..3).for_each(|_| messenger.say(1, &alive));
+        let news = messenger.receive();
+        let [News::Broken { member: 1, reason }] = news.as_slice() else { panic!("{} events", news.len()) };
+        assert!(reason.contains("WORDS_MAX"), "{reason}");
+        assert_eq!(messenger.words[1].len(), WORDS_MAX);
+        assert!(messenger.receive().is_empty(), "it is reported once");
     }
 
     #[test]

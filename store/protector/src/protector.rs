@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use store::Directory;
@@ -9,12 +10,15 @@ use store::Directory;
 use crate::api::{Event, Request, Settings};
 use crate::encode_worker::{EncodeWorker, Task};
 use crate::error::ProtectorError;
+use crate::limits::REQUESTS_MAX;
 use crate::mailbox::{EventQueue, Mailbox};
 
 /// A protector. Dropping it abandons the current work and ends its threads.
 pub struct Protector {
     tasks: Arc<Mailbox<Task>>,
     events: Arc<EventQueue<Event>>,
+    /// Requests whose events have not been taken.
+    open: AtomicUsize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,7 +40,7 @@ impl Protector {
             EncodeWorker::new(settings, me, directory, Arc::clone(&tasks), Arc::clone(&events))?;
         let thread = std::thread::Builder::new().name("stillwire-parity".into());
         let thread = thread.spawn(move || encode_worker.run()).map_err(|error| failed(error.to_string()))?;
-        Ok(Protector { tasks, events, thread: Some(thread) })
+        Ok(Protector { tasks, events, open: AtomicUsize::new(0), thread: Some(thread) })
     }
 
     /// A descriptor that is readable while [`Protector::next`] has something.
@@ -45,21 +49,28 @@ impl Protector {
         self.events.descriptor()
     }
 
-    /// Orders something. Returns at once; the outcome is an event.
-    pub fn send(&self, request: Request) {
-        self.tasks.post(Task::Request(request));
+    /// Orders something. Returns at once; the outcome is one event. False: [`REQUESTS_MAX`] orders are open, and this one is not accepted.
+    pub fn send(&self, request: Request) -> bool {
+        let accept = |open| (open < REQUESTS_MAX).then_some(open + 1);
+        let is_accepted = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, accept).is_ok();
+        if is_accepted {
+            self.tasks.post_at_once(Task::Request(request));
+        }
+        is_accepted
     }
 
     /// The next event, if there is one.
     #[must_use]
     pub fn next(&self) -> Option<Event> {
-        self.events.next()
+        let event = self.events.next()?;
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        Some(event)
     }
 }
 
 impl Drop for Protector {
     fn drop(&mut self) {
-        self.tasks.post(Task::End);
+        self.tasks.post_at_once(Task::End);
         if let Some(thread) = self.thread.take() {
             // It has said why it panicked already.
             let _ = thread.join();
@@ -155,6 +166,33 @@ mod tests {
             panic!("{failed:?}")
         };
         assert_eq!(reason, format!("it tells of {pages} pages, by its records it has 0"));
+    }
+
+    #[test]
+    fn an_owner_that_takes_no_answers_has_a_bounded_number_of_open_requests() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let settings = Settings {
+            job: JOB,
+            key: [1; 16],
+            auth: AuthLevel::Header,
+            rails: vec![Rail::new(IpAddr::V4(Ipv4Addr::LOCALHOST))],
+            node: 0,
+            group: Group::new(vec![0, 1], 1).expect("a shape"),
+            directory: scratch.path().to_owned(),
+            limits: Limits::default(),
+            shape: None,
+            patience: Duration::from_secs(60),
+        };
+        let protector = Protector::start(settings).expect("a protector");
+        // Each fails at once: no life is open.
+        let protect = Request::Protect { generation: ASKED, from: None, ranks: Vec::new() };
+        let accepted = (0..2 * REQUESTS_MAX).filter(|_| protector.send(protect.clone())).count();
+        assert_eq!(accepted, REQUESTS_MAX);
+        for _ in 0..REQUESTS_MAX {
+            assert!(matches!(wait_for(|| protector.next()), Event::Failed { .. }));
+        }
+        assert!(protector.next().is_none(), "each request has one event");
+        assert!(protector.send(protect), "there is room again");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use crossbeam_channel::Receiver;
 use store::GenerationId;
 use store::limits::PAGE_BYTES;
 use store::protect::{Changes, Member, Served, Strip, Wanted};

@@ -1,8 +1,8 @@
 //! How a node that is repaired asks the others: over the encode worker, ahead of its other work.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use store::GenerationId;
 use store::protect::{Group, Others, PageAnswer, ProtectError, Wanted};
 use store::record::Content;
@@ -42,7 +42,8 @@ impl Remote {
     }
 
     fn ask(&self, to: usize, generation: GenerationId, question: Question) -> Receiver<Reply> {
-        let (reply, answer) = channel();
+        // Each question has one answer.
+        let (reply, answer) = bounded(1);
         self.tasks.post(Task::Ask(PeerQuestion { to, generation, question, reply }));
         answer
     }

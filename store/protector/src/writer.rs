@@ -1,8 +1,8 @@
 //! The thread that writes: records, parity of the others' data, repair.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
+use crossbeam_channel::Receiver;
 use store::GenerationId;
 use store::protect::{Changes, Keeping, Member, Others, PageAnswer, ProtectError, Repaired, Strip, Wanted};
 use store::record::Content;

@@ -159,7 +159,8 @@ fn ask(question: &[OsString], variables: Vec<(OsString, OsString)>) -> io::Resul
     command.arg("__probe").args(question).envs(variables);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let process = PidFd::open(pid_of(&child))?;
-    let (answered, answer) = std::sync::mpsc::channel();
+    // One word, which the thread says once.
+    let (answered, answer) = crossbeam_channel::bounded(1);
     let waiter = std::thread::spawn(move || {
         let output = child.wait_with_output();
         let _ = answered.send(());

@@ -26,6 +26,13 @@ pub(crate) fn compiled(source: &str) -> String {
     program.to_str().expect("a path of words").to_owned()
 }
 
+/// A library of the folder `tests/programs`.
+pub(crate) fn compiled_library(name: &str) -> PathBuf {
+    let source = format!("{}/../tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let options = ["-O1", "-shared", "-fPIC", "-ldl"];
+    crate::compiled::compiled(source.as_ref(), &options, env!("CARGO_TARGET_TMPDIR").as_ref())
+}
+
 pub(crate) fn steps() -> String {
     program("steps")
 }

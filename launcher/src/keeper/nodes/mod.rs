@@ -23,9 +23,17 @@ use super::{Shell, Site};
 use disk::{Disk, DiskEvent};
 use node_protector::NodeProtector;
 
+/// A task for the thread.
+struct NodeWork {
+    number: u64,
+    task: NodeTask,
+    /// Its threads end before the task begins: they may still read and write.
+    ended: Option<NodeProtector>,
+}
+
 /// The thread that works in the directory.
 pub(super) struct OwnDirectory {
-    worker: Worker<(u64, NodeTask), DiskEvent>,
+    worker: Worker<NodeWork, DiskEvent>,
     /// Tasks of the thread that are not done: more than one, and somebody waits for the first.
     open: Arc<AtomicUsize>,
     collecting: Collecting,
@@ -70,7 +78,8 @@ impl OwnDirectory {
         let is_over = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
         let mut disk = Disk::new(site, membership.clone(), Arc::clone(&is_over), Arc::clone(&open));
-        let worker = Worker::start("stillwire-disk", move |(number, task), results| {
+        let worker = Worker::start("stillwire-disk", move |NodeWork { number, task, ended }, results| {
+            drop(ended);
             disk.perform(number, task, results);
         })?;
         watch(epoll, worker.wake_fd().as_fd(), of_disk)?;
@@ -89,9 +98,14 @@ impl OwnDirectory {
 impl Shell {
     pub(super) fn on_node_task(&mut self, number: u64, task: NodeTask) {
         let Some(own) = &mut self.own else { return };
+        let mut ended = None;
         if matches!(task, NodeTask::Settle { .. }) {
             // Nothing is protected or brought any more: work that was under way is given up.
-            own.protector = None;
+            ended = own.protector.take();
+            if let Some(protector) = &ended {
+                // Fails only for a descriptor that is being closed.
+                let _ = self.epoll.delete(protector.wake_fd());
+            }
             own.is_over.store(true, Ordering::Relaxed);
         }
         if let NodeTask::Fetch { .. } = &task {
@@ -101,12 +115,23 @@ impl Shell {
             return self.send_to_launcher(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
         }
         let task = match &mut own.protector {
-            Some(protector) => protector.take(number, task),
+            Some(protector) => match protector.take(number, task) {
+                Ok(task) => task,
+                Err(refusal) => {
+                    return self.send_to_launcher(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
+                }
+            },
             None => Some(task),
         };
         if let Some(task) = task {
             own.open.fetch_add(1, Ordering::Relaxed);
-            own.worker.ask((number, task));
+            if let Err(full) = own.worker.try_ask(NodeWork { number, task, ended }) {
+                own.open.fetch_sub(1, Ordering::Relaxed);
+                own.collecting.done(number);
+                own.fetching.take_if(|fetching| *fetching == number);
+                let outcome = Err(Refusal { errno: Errno::EBUSY as u32, why: full.to_string() });
+                self.send_to_launcher(&FromKeeper::NodeDone { number, outcome });
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! The node's protector: the coordinator's requests to it, and its answers.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use ckpt_glue::protection::nodes::Refusal;
 use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
 use nix::sys::epoll::Epoll;
-use protector::{Event, Protector, ProtectorError, Rail, Request, RequestKind, Settings};
+use protector::{Event, Protector, ProtectorError, REQUESTS_MAX, Rail, Request, RequestKind, Settings};
 use store::GenerationId;
 use store::protect::{Group, ProtectError};
 use transport::Rank;
@@ -26,6 +27,7 @@ struct Open {
 
 pub(super) struct NodeProtector {
     protector: Protector,
+    /// At most [`REQUESTS_MAX`].
     open: Vec<Open>,
 }
 
@@ -59,8 +61,12 @@ impl NodeProtector {
         Ok(NodeProtector { protector, open: Vec::new() })
     }
 
-    /// Takes a task that is its own; gives back any other one.
-    pub(super) fn take(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.protector.wake_fd()
+    }
+
+    /// Takes a task that is its own; gives back any other one, and a refusal if too many are open.
+    pub(super) fn take(&mut self, number: u64, task: NodeTask) -> Result<Option<NodeTask>, Refusal> {
         let (kind, generation, request) = match task {
             NodeTask::Open { life } => (RequestKind::Open, None, Request::Open { life }),
             NodeTask::Meet { life, addresses } => {
@@ -76,11 +82,14 @@ impl NodeProtector {
             NodeTask::Repair { generation } => {
                 (RequestKind::Repair, Some(generation), Request::Repair { generation })
             }
-            other => return Some(other),
+            other => return Ok(Some(other)),
         };
+        if !self.protector.send(request) {
+            let why = format!("its protector has not answered {REQUESTS_MAX} requests (REQUESTS_MAX)");
+            return Err(Refusal { errno: Errno::EBUSY as u32, why });
+        }
         self.open.push(Open { number, kind, generation });
-        self.protector.send(request);
-        None
+        Ok(None)
     }
 
     /// The next answer, with the number of its question.

@@ -5,11 +5,11 @@ mod repair;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::protection::Account;
+use crossbeam_channel::{Sender, bounded};
 use store::protect::Member;
 use store::{Directory, GenerationId, JobDirectory};
 use transport::config::RAILS_MAX;
@@ -18,6 +18,7 @@ use transport::{Epoch, Life};
 use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, DiskUsage, Meter};
 use crate::error::ProtectorError;
+use crate::limits::{jobs_of_one, reader_jobs_max, writer_jobs_max};
 use crate::mailbox::{EventQueue, Mailbox};
 use crate::message::{Body, Message};
 use crate::messenger::{Messenger, News};
@@ -80,14 +81,14 @@ pub(crate) struct EncodeWorker {
     /// Of the reader, and of the writer.
     works: [Arc<Work>; 2],
     messenger: Option<Messenger>,
-    /// Requests whose turn has not come.
+    /// Requests whose turn has not come: at most [`crate::REQUESTS_MAX`], as no more are accepted.
     requests: VecDeque<Request>,
     current: Current,
     /// Number of the current or last encoding: it rises with every encoding and every life.
     attempt: u64,
     /// Members' messages about encodings that have not begun here, by member.
     early: BTreeMap<usize, Early>,
-    /// Ours.
+    /// Ours: of one repair, which asks each member for its current and its next needs.
     questions: BTreeMap<u64, Question>,
     /// Of other members, by member: how many the reader has not answered.
     questions_of: Vec<usize>,
@@ -126,13 +127,13 @@ impl EncodeWorker {
             };
             thread.map(|thread| threads.push(thread)).map_err(failed)
         };
-        let (reader, jobs) = channel();
+        let members = settings.group.members();
+        let (reader, jobs) = bounded(reader_jobs_max(members));
         let thread = Reader::new(member(read), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(read));
         start("stillwire-read", Box::new(move || thread.run(&jobs)))?;
-        let (writer, jobs) = channel();
+        let (writer, jobs) = bounded(writer_jobs_max(members));
         let thread = Writer::new(member(write), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(write));
         start("stillwire-write", Box::new(move || thread.run(&jobs)))?;
-        let members = settings.group.members();
         Ok(EncodeWorker {
             settings,
             me,
@@ -257,8 +258,24 @@ impl EncodeWorker {
         }
     }
 
+    /// Whether the threads can take all jobs of one more encoding or repair. If not, they have done nothing for some lives.
+    fn has_room(&self) -> Result<(), ProtectorError> {
+        let (node, members) = (self.settings.node, self.settings.group.members());
+        let writes = self.writer.len() + jobs_of_one(members) > writer_jobs_max(members);
+        let reads = self.reader.len() + jobs_of_one(members) > reader_jobs_max(members);
+        if writes || reads {
+            let waiting = if writes { self.writer.len() } else { self.reader.len() };
+            return Err(ProtectorError::QueueFull { node, waiting });
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, request: Request) {
         let (kind, generation) = request.kind();
+        let needs_disk = !matches!(request, Request::Open { .. } | Request::Meet { .. });
+        if let Err(error) = if needs_disk { self.has_room() } else { Ok(()) } {
+            return self.events.push(failed(kind, generation, error));
+        }
         let begun = match request {
             Request::Open { life } => self.open(life).map(Some),
             Request::Meet { life, addresses } => {
@@ -280,13 +297,15 @@ impl EncodeWorker {
     }
 
     fn to_writer(&self, job: writer::Job) {
-        // It lives as long as this sender.
-        let _ = self.writer.send(job);
+        // It lives as long as this sender. This thread waits for no other: all wait for it.
+        let sent = self.writer.try_send(job);
+        debug_assert!(sent.is_ok(), "one encoding makes more jobs than jobs_of_one");
     }
 
     fn to_reader(&self, job: reader::Job) {
         // Likewise.
-        let _ = self.reader.send(job);
+        let sent = self.reader.try_send(job);
+        debug_assert!(sent.is_ok(), "one encoding makes more jobs than jobs_of_one");
     }
 
     fn open(&mut self, life: Life) -> Result<Event, ProtectorError> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use crossbeam_channel::Sender;
 use store::GenerationId;
 use store::protect::Repaired;
 use transport::Epoch;
@@ -76,7 +76,7 @@ impl EncodeWorker {
         let Some(messenger) = self.messenger.as_mut().filter(|_| refusal.is_none()) else {
             let why = refusal.unwrap_or("this node has no endpoint");
             // The asker may have given up.
-            let _ = reply.send(Err(why.to_owned()));
+            let _ = reply.try_send(Err(why.to_owned()));
             return;
         };
         self.asked += 1;
@@ -91,7 +91,7 @@ impl EncodeWorker {
             && let Some(question) = self.questions.remove(&number)
         {
             // The asker may have given up.
-            let _ = question.reply.send(Ok(answer));
+            let _ = question.reply.try_send(Ok(answer));
         }
     }
 
@@ -100,7 +100,7 @@ impl EncodeWorker {
         self.questions.retain(|_, question| match why(question) {
             Some(why) => {
                 // The asker may have given up.
-                let _ = question.reply.send(Err(why));
+                let _ = question.reply.try_send(Err(why));
                 false
             }
             None => true,
