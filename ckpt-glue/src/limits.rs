@@ -131,6 +131,21 @@ pub const TIME_LIMIT_MARGIN: u32 = 3;
 /// How often the last checkpoint before a time limit is tried, if each attempt fails at once.
 pub const TIME_LIMIT_TRIES: u32 = 4;
 
+/// Silence after which a node is suspected (R33). Twice the time between heartbeats: one that is late is no suspicion.
+pub const SUSPECTED_AFTER: Duration = Duration::from_millis(500);
+
+/// Questions of the circulating probe for each time between heartbeats, at most: in a larger job a round takes longer.
+pub const PROBES_PER_BEAT_MAX: u32 = 25;
+
+/// A suspicion that lasts so many times [`SUSPECTED_AFTER`] is shown. Most are withdrawn before.
+pub const SUSPICION_SHOWN_AFTER: u32 = 2;
+
+/// So long after its first report the silence of a node's data network is shown, and again after twice as long each time.
+pub const DATA_SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(2);
+
+/// Ranks that hear nothing of a node which one report names.
+pub const REPORTERS_NAMED_MAX: usize = 8;
+
 /// Shortest time between heartbeats of keepers.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 

@@ -38,13 +38,17 @@ pub enum Rule {
     NoLock,
     /// R31 out: a lease runs from the arrival of the answer.
     LeaseFromArrival,
+    /// R33 out: a suspicion ends the life.
+    SuspicionEnds,
+    /// R33 out: no silence is a suspicion.
+    NeverSuspected,
     /// R32 out: the place of a node is given to another host although its ranks may still run.
     PlaceTooEarly,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 16] = [
+    pub const ALL: [Rule; 18] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -61,6 +65,8 @@ impl Rule {
         Rule::NoLock,
         Rule::LeaseFromArrival,
         Rule::PlaceTooEarly,
+        Rule::SuspicionEnds,
+        Rule::NeverSuspected,
     ];
 
     /// The name in reports.
@@ -83,6 +89,8 @@ impl Rule {
             Rule::NoLock => "30-no-lock",
             Rule::PlaceTooEarly => "32-place-too-early",
             Rule::LeaseFromArrival => "31-lease-from-arrival",
+            Rule::SuspicionEnds => "33-suspicion-ends",
+            Rule::NeverSuspected => "33-never-suspected",
         }
     }
 }

@@ -328,6 +328,9 @@ pub(crate) struct RunArguments {
     /// Print only errors and the program's output; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Print suspicions of nodes too that are withdrawn at once
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
     /// Program and arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
@@ -440,6 +443,9 @@ pub(crate) struct RestartArguments {
     /// Print only what the program prints, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Print suspicions of nodes too that are withdrawn at once
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{JobStatus, Source};
-use ckpt_glue::job::Event;
+use ckpt_glue::job::{Event, SuspicionEvent};
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::{Member, Ranks};
 use nix::unistd::Pid;
@@ -59,6 +59,12 @@ pub enum Notice<'a> {
     KeeperLost {
         host: &'a str,
         why: &'a str,
+    },
+    /// A node may be gone, or is there again; the name of its host, and the silence after which it is lost.
+    Suspicion {
+        event: &'a SuspicionEvent,
+        host: &'a str,
+        timeout: Duration,
     },
     /// The job has not come up for a while, how far it is, and the obstacle.
     NotRunningYet {

@@ -25,6 +25,10 @@ pub struct Status {
     pub(crate) saving: Option<u32>,
     /// Checkpoints have failed since the last one that was committed.
     pub failing: Option<Failing>,
+    /// Nodes that may be gone.
+    pub suspected: Vec<SuspectedNode>,
+    /// Suspicions of nodes that were there, by monitor, since the launcher started.
+    pub false_alarms: FalseAlarms,
     /// Its ranks.
     pub each_rank: Vec<RankStatus>,
 }
@@ -38,6 +42,28 @@ pub struct Failing {
     pub reason: String,
     /// Milliseconds since then.
     pub ms_ago: u64,
+}
+
+/// A node that may be gone (R33).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SuspectedNode {
+    /// Where it is.
+    pub host: String,
+    /// The monitors that suspect it: `heartbeats`, `probe`, `data-path`.
+    pub by: Vec<String>,
+    /// Milliseconds since the first of them did.
+    pub ms_ago: u64,
+}
+
+/// How often each monitor has suspected a node that was there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FalseAlarms {
+    /// Heartbeats between keepers.
+    pub heartbeats: u64,
+    /// Questions of the launcher.
+    pub probe: u64,
+    /// The data network between ranks.
+    pub data_path: u64,
 }
 
 /// A rank's status.
@@ -93,6 +119,8 @@ impl Status {
             finalizing: status.finalizing,
             saving: status.saving.map(|epoch| epoch.0),
             failing: None,
+            suspected: Vec::new(),
+            false_alarms: FalseAlarms::default(),
             each_rank,
         }
     }

@@ -123,6 +123,8 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::NeverRebuilt
             | ckpt_glue::Rule::NoLock
             | ckpt_glue::Rule::LeaseFromArrival
+            | ckpt_glue::Rule::SuspicionEnds
+            | ckpt_glue::Rule::NeverSuspected
             | ckpt_glue::Rule::PlaceTooEarly => None,
         };
         let switches = Switches {
@@ -188,8 +190,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            29,
-            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases"
+            31,
+            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases, two of suspicions"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

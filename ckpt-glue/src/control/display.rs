@@ -58,6 +58,8 @@ impl fmt::Display for Message {
             Message::Committed { epoch } => write!(f, "committed {epoch}"),
             Message::Fault { report } => write!(f, "fault: {report}"),
             Message::Heartbeat { keepers, .. } => write!(f, "heartbeat of {keepers}"),
+            Message::Probe { number } => write!(f, "probe {number}"),
+            Message::ProbeAnswer { number, node } => write!(f, "answer of {node} to probe {number}"),
             Message::Lease { left_ns, .. } => write!(f, "lease for {} ms", left_ns / 1_000_000),
             Message::Closed { port, links, last } => {
                 write!(f, "closed {port}, {} links{}", links.len(), if *last { "" } else { ", more follow" })

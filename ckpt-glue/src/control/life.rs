@@ -9,7 +9,7 @@ use transport::{Epoch, Life, PortId, Rank, RawAddress};
 use super::checkpoint::CutMode;
 use super::wire::{wire_enum, wire_struct};
 use crate::layout::Layout;
-use crate::limits::LEASE_MARGIN_PART;
+use crate::limits::{LEASE_MARGIN_PART, SUSPECTED_AFTER};
 use crate::names::{ExitStatus, GenerationId, NodeIndex};
 
 /// R9: the decision that is durable before the first process of a life starts.
@@ -61,6 +61,11 @@ impl Watch {
     #[must_use]
     pub fn silence(&self) -> Duration {
         Duration::from_nanos(self.silence_ns)
+    }
+    /// A keeper that has not been heard for so long is suspected (R33): earlier than it is lost, also with a short silence.
+    #[must_use]
+    pub fn suspicion(&self) -> Duration {
+        SUSPECTED_AFTER.min(self.silence() / 2)
     }
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_nanos(self.lease_ns)
@@ -134,6 +139,8 @@ pub enum FaultReport {
     RankSilent {
         /// The silent rank.
         rank: Rank,
+        /// The rank that hears nothing of it over the data network; `None`: its keeper misses an answer.
+        by: Option<Rank>,
         /// Milliseconds without a frame.
         silent_ms: u64,
     },
@@ -141,6 +148,23 @@ pub enum FaultReport {
     KeeperSilent {
         /// Its node.
         node: NodeIndex,
+    },
+    /// Nothing was heard of a keeper for a while: a suspicion (R33).
+    KeeperOverdue {
+        /// Its node.
+        node: NodeIndex,
+    },
+    /// A keeper that was overdue is heard again.
+    KeeperHeard {
+        /// Its node.
+        node: NodeIndex,
+    },
+    /// A rank that was silent is heard again.
+    RankHeard {
+        /// That rank.
+        rank: Rank,
+        /// The rank that hears it.
+        by: Rank,
     },
     /// Both ends of a link contradict each other after a restart (R10). No restart of the same generation can help.
     Inconsistent {
@@ -179,13 +203,16 @@ pub enum FaultReport {
 wire_enum!(FaultReport, "fault", {
     0 => RankDied { rank, status },
     1 => RankNotStarted { rank, errno },
-    2 => RankSilent { rank, silent_ms },
+    2 => RankSilent { rank, by, silent_ms },
     3 => KeeperSilent { node },
     4 => Inconsistent { port, peer, oldest, next, found },
     5 => StartTimedOut { running, ranks },
     6 => Aborted { rank, code },
     7 => DecisionFailed { errno },
     8 => RankNotRestored { rank, status },
+    9 => KeeperOverdue { node },
+    10 => KeeperHeard { node },
+    11 => RankHeard { rank, by },
 });
 
 impl fmt::Display for FaultReport {
@@ -198,9 +225,15 @@ impl fmt::Display for FaultReport {
             FaultReport::RankNotStarted { rank, errno } => {
                 write!(f, "rank {rank} could not be started (errno {errno})")
             }
-            FaultReport::RankSilent { rank, silent_ms } => {
+            FaultReport::RankSilent { rank, by: Some(by), silent_ms } => {
+                write!(f, "rank {rank} has not answered rank {by} for {silent_ms} ms")
+            }
+            FaultReport::RankSilent { rank, by: None, silent_ms } => {
                 write!(f, "rank {rank} has not answered for {silent_ms} ms")
             }
+            FaultReport::KeeperOverdue { node } => write!(f, "node {node} is overdue"),
+            FaultReport::KeeperHeard { node } => write!(f, "node {node} is heard again"),
+            FaultReport::RankHeard { rank, by } => write!(f, "rank {rank} answers rank {by} again"),
             FaultReport::KeeperSilent { node } => write!(f, "node {node} is gone or cut off"),
             FaultReport::Inconsistent { port, peer, oldest, next, found } => write!(
                 f,

@@ -234,6 +234,18 @@ pub enum Message {
         /// Nanoseconds.
         left_ns: u64,
     },
+    /// C -> K, straight: are you there (R33)?
+    Probe {
+        /// Of the question.
+        number: u64,
+    },
+    /// K -> C, straight, at once.
+    ProbeAnswer {
+        /// As asked.
+        number: u64,
+        /// The sender's node.
+        node: NodeIndex,
+    },
     // --- ends ----------------------------------------------------------------------------------------------------------
     /// R -> K: a port has closed; these are its final counters (R12). Several messages for many links.
     Closed {
@@ -397,6 +409,8 @@ wire_enum!(Message, "kind of message", {
     32 => Fault { report },
     33 => Heartbeat { keepers, asked_ns },
     34 => Lease { asked_ns, left_ns },
+    35 => Probe { number },
+    36 => ProbeAnswer { number, node },
     48 => Closed { port, links, last },
     49 => ClosedQuery { port, peer },
     50 => ClosedAnswer { port, peer, link },

@@ -27,6 +27,16 @@ pub(super) struct Counted {
 pub(super) struct Leases {
     pub(super) watch: Watch,
     pub(super) root_heard: Instant,
+    /// It is suspected (R33).
+    pub(super) is_overdue: bool,
+}
+
+impl Leases {
+    /// When the next step of the root's silence is due.
+    pub(super) fn due(&self) -> Instant {
+        let silence = if self.is_overdue { self.watch.silence() } else { self.watch.suspicion() };
+        self.root_heard + silence
+    }
 }
 
 /// A rank has ended by itself, or wants the end of all. A fault that is reported within [`EXIT_GRACE`] is why.

@@ -11,6 +11,7 @@ use transport::{Epoch, Instant, Life};
 use super::absent::Absent;
 use super::books::{Counted, Ended, Leases, Writing};
 use super::limit::TimeLimit;
+use super::suspicion::Suspicions;
 use super::{Event, FinalReport, Input, JobSettings, Output, Record, StopCause, Unsaved};
 use crate::config::OnFault;
 use crate::control::{
@@ -48,6 +49,7 @@ pub struct Job {
     counted: Counted,
     leases: Option<Leases>,
     absent: Absent,
+    suspicions: Suspicions,
     limit: Option<TimeLimit>,
     /// The time limit has come while the last checkpoint was on its way.
     on_its_way: bool,
@@ -111,6 +113,7 @@ impl Job {
             counted: Counted::default(),
             leases: None,
             absent: Absent::default(),
+            suspicions: Suspicions::new(settings.sabotage.is_out(Rule::NeverSuspected)),
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
@@ -192,6 +195,7 @@ impl Job {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
+        self.watch_suspects(now);
         self.watch_keepers(now);
         self.watch_absent(now);
         self.watch_disk(now);
@@ -204,7 +208,7 @@ impl Job {
     /// When [`Job::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let lease = self.leases.map(|leases| leases.root_heard + leases.watch.silence());
+        let lease = self.leases.map(|leases| leases.due());
         let absent = self.absent.poll_timeout().filter(|_| self.recovery.phase() == Phase::Fencing);
         let all = [
             self.gather_until,
@@ -213,6 +217,7 @@ impl Job {
             self.ended.map(|ended| ended.until),
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
+            self.suspicions.poll_timeout(),
             absent,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
@@ -271,6 +276,9 @@ impl Job {
             }
             (Party::Keeper(sender), Message::KeeperHello { node }) if sender == node => {
                 self.on_hello(now, node)
+            }
+            (Party::Keeper(sender), Message::ProbeAnswer { number, node }) if sender == node => {
+                self.suspicions.answered(now, node, number);
             }
             (Party::Keeper(sender), Message::Ending { counter, node })
                 if sender == node && counter == self.fence.0 =>
@@ -382,6 +390,7 @@ impl Job {
                 self.status = status;
                 // Nothing runs that could be silent, or be saved.
                 self.leases = None;
+                self.suspicions.end();
                 self.checkpoint.handle(now, CheckpointInput::Finishing);
                 self.closing.get_or_insert(now + COMMIT_OUTCOME_MAX);
             }
@@ -424,6 +433,9 @@ impl Job {
     }
 
     fn on_report(&mut self, now: Instant, report: FaultReport) {
+        if self.is_evidence(now, report) {
+            return;
+        }
         let fault = self.detector.observe(now, &report);
         // Several processes die of one cause. Faults that follow while the old life is being ended are no
         // news, except that the job must end.
@@ -484,6 +496,7 @@ impl Job {
         self.checkpoint.fence();
         self.counted = Counted::default();
         self.leases = None;
+        self.suspicions.end();
         self.ended = None;
     }
 
@@ -548,6 +561,7 @@ impl Job {
     fn settle(&mut self, now: Instant) {
         loop {
             self.relay_checkpoint(now);
+            self.relay_suspicions(now);
             // The job's final report names the committed generation, so the outcome of a commit comes first.
             if self.closing.is_some() && self.checkpoint.saving().is_none() {
                 self.close(now);
@@ -652,7 +666,10 @@ impl Job {
         self.outputs.push(Output::Event(Event::LifeBegun { decision, attempt }));
         let layout = self.settings.layout.clone();
         let watch = self.watch();
-        self.leases = watch.map(|watch| Leases { watch, root_heard: now });
+        self.leases = watch.map(|watch| Leases { watch, root_heard: now, is_overdue: false });
+        if let Some(watch) = watch {
+            self.suspicions.begin(now, watch, &layout);
+        }
         self.absent.begin_life();
         self.broadcast(Message::NewLife { new_life: NewLife { decision, layout, watch } });
     }

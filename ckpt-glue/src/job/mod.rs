@@ -6,6 +6,7 @@ mod absent;
 mod books;
 mod limit;
 mod machine;
+mod suspicion;
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -21,6 +22,7 @@ use crate::recovery::{Beginning, Ending};
 use crate::sabotage::Sabotage;
 
 pub use machine::Job;
+pub use suspicion::{Monitor, SuspicionEvent};
 
 /// The settings of a job.
 #[derive(Clone, Debug)]
@@ -186,6 +188,8 @@ pub enum Event {
         /// The reaction; `None` if it is no fault, or if the ranks are being ended already.
         action: Option<(Fault, Plan)>,
     },
+    /// A node may be gone, or is there again (R33).
+    Suspicion(SuspicionEvent),
     /// The disk has not answered for a while. The job keeps waiting for its answer.
     DiskSilent {
         /// The record being written.

@@ -322,7 +322,7 @@ impl Keeper {
         let silent = held.points.as_mut().and_then(|points| points.silent(now, alive));
         if let Some((rank, silent)) = silent {
             let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-            self.send_up(Message::Fault { report: FaultReport::RankSilent { rank, silent_ms } });
+            self.send_up(Message::Fault { report: FaultReport::RankSilent { rank, by: None, silent_ms } });
         }
         self.watch(now);
     }
@@ -341,6 +341,9 @@ impl Keeper {
         }
         if let Some(keepers) = due.beat {
             self.send_up(Message::Heartbeat { keepers, asked_ns: now.as_nanos() });
+        }
+        for node in due.overdue {
+            self.send_up(Message::Fault { report: FaultReport::KeeperOverdue { node } });
         }
         for node in due.silent {
             self.send_up(Message::Fault { report: FaultReport::KeeperSilent { node } });
@@ -370,10 +373,15 @@ impl Keeper {
             self.counters.wrong_job += 1;
             return;
         }
-        // The two messages that end and begin lives are compared by counter; everything else by equality (R7).
+        // The two messages that end and begin lives are compared by counter; all others but a probe by equality (R7).
         match control.message {
             Message::Fence { counter, first } if control.sender == Party::Coordinator => {
                 self.on_fence(counter, first);
+            }
+            // R33: of any life, also while processes are being ended.
+            Message::Probe { number } if control.sender == Party::Coordinator => {
+                let node = self.node;
+                self.send_as(NO_LIFE, Party::Coordinator, Message::ProbeAnswer { number, node });
             }
             Message::NewLife { new_life } if new_life.decision.life == control.life => {
                 self.on_new_life(now, new_life);

@@ -7,7 +7,9 @@ use transport::{Epoch, Instant, PortId, Rank};
 use super::gather::{Images, Points};
 use super::ranks::RankPhase;
 use super::{Keeper, Output};
-use crate::control::{CutMode, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration};
+use crate::control::{
+    CutMode, FaultReport, ImageReport, Message, NoImageReason, PointSummary, PortEntry, Registration,
+};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::pmi;
 use crate::sabotage::Rule;
@@ -93,9 +95,13 @@ impl Keeper {
             Message::NoImage { epoch, rank, reason } => self.on_no_image(epoch, rank, reason),
             Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
             Message::Heartbeat { keepers, asked_ns } => {
-                let watcher = self.held().and_then(|held| held.watcher.as_mut());
-                if let Some(left) = watcher.and_then(|watcher| watcher.heard(now, child, keepers, asked_ns)) {
+                let Some(watcher) = self.held().and_then(|held| held.watcher.as_mut()) else { return };
+                let was_overdue = watcher.is_overdue(child);
+                if let Some(left) = watcher.heard(now, child, keepers, asked_ns) {
                     self.send_lease(child, asked_ns, left);
+                }
+                if was_overdue {
+                    self.send_up(Message::Fault { report: FaultReport::KeeperHeard { node: child } });
                 }
             }
             Message::ClosedQuery { port, peer } => self.on_closed_query(port, peer),

@@ -20,6 +20,8 @@ use crate::names::NodeIndex;
 struct Child {
     heard: Instant,
     keepers: u32,
+    /// It is reported as overdue (R33), and has not been heard since.
+    overdue: bool,
     /// It is reported as silent, and gets no lease of this life any more: the report proves that its ranks have ended.
     reported: bool,
     /// The instant of its question, on its clock, until it is answered.
@@ -43,6 +45,8 @@ pub(crate) struct Watcher {
 pub(crate) struct Due {
     /// A heartbeat upwards with this many keepers.
     pub(crate) beat: Option<u32>,
+    /// Children that are suspected from now on (R33).
+    pub(crate) overdue: Vec<NodeIndex>,
     /// Children that have become silent.
     pub(crate) silent: Vec<NodeIndex>,
     /// The lease has run out.
@@ -70,7 +74,7 @@ impl Watcher {
         children: impl Iterator<Item = (NodeIndex, u32)>,
     ) -> Watcher {
         // A new node counts as alive until its first heartbeat is overdue.
-        let child = |keepers| Child { heard: now, keepers, reported: false, asked_ns: None };
+        let child = |keepers| Child { heard: now, keepers, overdue: false, reported: false, asked_ns: None };
         Watcher {
             watch,
             children: children.map(|(node, keepers)| (node, child(keepers))).collect(),
@@ -90,9 +94,14 @@ impl Watcher {
     ) -> Option<Duration> {
         let left = self.left(now);
         let child = self.children.get_mut(&from).filter(|child| !child.reported)?;
-        (child.heard, child.keepers) = (now, keepers);
+        (child.heard, child.keepers, child.overdue) = (now, keepers, false);
         child.asked_ns = left.is_none().then_some(asked_ns);
         left
+    }
+
+    /// R33: it was reported as overdue, not as silent, and has not been heard since.
+    pub(crate) fn is_overdue(&self, node: NodeIndex) -> bool {
+        self.children.get(&node).is_some_and(|child| child.overdue && !child.reported)
     }
 
     /// The rest of the lease.
@@ -136,8 +145,12 @@ impl Watcher {
 
     pub(crate) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
-        let silence = self.watch.silence();
+        let (suspicion, silence) = (self.watch.suspicion(), self.watch.silence());
         for (node, child) in &mut self.children {
+            if now >= child.heard + suspicion && !child.overdue {
+                child.overdue = true;
+                due.overdue.push(*node);
+            }
             if now >= child.heard + silence && !child.reported {
                 child.reported = true;
                 due.silent.push(*node);
@@ -156,9 +169,9 @@ impl Watcher {
     }
 
     pub(crate) fn next(&self) -> Instant {
-        let silence = self.watch.silence();
-        let silent =
-            self.children.values().filter(|child| !child.reported).map(|child| child.heard + silence);
+        let (suspicion, silence) = (self.watch.suspicion(), self.watch.silence());
+        let due = |child: &Child| child.heard + if child.overdue { silence } else { suspicion };
+        let silent = self.children.values().filter(|child| !child.reported).map(due);
         silent.chain([self.next_beat]).chain(self.needed_until()).min().unwrap_or(self.next_beat)
     }
 }

@@ -292,7 +292,7 @@ fn native_ranks_cut_at_a_point_ahead_of_all() {
 #[test]
 fn messages_go_along_the_tree() {
     let mut world = World::new(8, 4, 2, config());
-    world.quiet = vec!["heartbeat", "lease"];
+    world.quiet = vec!["heartbeat", "lease", "probe"];
     world.run_ms(60);
     world.take_transcript();
     world.request(Source::Timer);

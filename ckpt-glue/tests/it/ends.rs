@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::support::{World, config};
 use ckpt_glue::config::OnExit;
 use ckpt_glue::control::{CutMode, FaultReport, Message, Source};
-use ckpt_glue::job::Event;
+use ckpt_glue::job::{Event, Monitor, SuspicionEvent};
 use ckpt_glue::limits::EXIT_GRACE;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::Ending;
-use ckpt_glue::{ExitStatus, OnFault};
+use ckpt_glue::{ExitStatus, NodeIndex, OnFault};
 use transport::Rank;
 
 const CODE: ExitStatus = ExitStatus::Code(3);
@@ -113,6 +113,44 @@ fn who_exits_or_aborts_shortly_before_another_is_reported_as_killed_does_too() {
         let first = then.unwrap_or(died(1, CODE));
         assert_eq!(reports, [(first, false), (died(3, KILLED), true)]);
     }
+}
+
+/// R33: its silence is a suspicion first, and both monitors of keepers have it.
+#[test]
+fn a_node_that_is_lost_was_suspected_before() {
+    let mut world = World::new(4, 2, 16, config());
+    world.run_ms(60);
+    world.crash_node(1);
+    world.run_ms(400);
+    let node = NodeIndex(1);
+    let first = |wanted: &dyn Fn(&Event) -> bool| world.events.iter().position(wanted);
+    let suspected = [Monitor::Heartbeats, Monitor::Probe].map(|by| {
+        first(&|event| *event == Event::Suspicion(SuspicionEvent::Raised { node, by })).expect("suspected")
+    });
+    let declared = first(&|event| {
+        matches!(event, Event::Reported { report: FaultReport::KeeperSilent { .. }, action: Some(_) })
+    });
+    assert!(suspected.iter().all(|suspected| Some(*suspected) < declared), "{:?}", world.events);
+}
+
+/// R33: ranks that hear nothing of others over the data network raise a suspicion, which ends nothing.
+#[test]
+fn ranks_that_are_silent_to_others_end_nothing() {
+    let mut world = running(OnExit::Fail);
+    let report = FaultReport::RankSilent { rank: Rank(3), by: Some(Rank(0)), silent_ms: 1000 };
+    world.say(Rank(0), Message::Fault { report });
+    world.run_ms(20_000);
+    let raised = SuspicionEvent::Raised { node: NodeIndex(1), by: Monitor::DataPath };
+    assert!(world.events.contains(&Event::Suspicion(raised)), "{:?}", world.events);
+    assert!(world.events.iter().any(|event| matches!(
+        event,
+        Event::Suspicion(SuspicionEvent::DataSilent { node: NodeIndex(1), .. })
+    )));
+    let report = FaultReport::RankHeard { rank: Rank(3), by: Rank(0) };
+    world.say(Rank(0), Message::Fault { report });
+    world.run_ms(10);
+    assert_eq!((world.over, lives(&world), world.job.suspects().count()), (None, 1, 0));
+    assert_eq!(world.job.false_alarms(Monitor::DataPath), 1);
 }
 
 #[test]

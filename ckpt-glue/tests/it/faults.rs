@@ -395,6 +395,7 @@ fn a_program_that_knows_nothing_of_us_may_simply_end() {
 fn a_node_dies_and_comes_back() {
     let mut world = World::new(4, 3, 2, config());
     world.quiet = vec![
+        "probe",
         "heartbeat",
         "lease",
         "hello,",
@@ -415,6 +416,7 @@ fn a_node_dies_and_comes_back() {
     world.run_ms(200);
     expect![[r#"
         160ms node 2 dies
+        214ms keeper 0 > coordinator: fault: node 2 is overdue
         314ms keeper 0 > coordinator: fault: node 2 is gone or cut off
         315ms coordinator > keeper 0: fence below 2
         315ms coordinator > keeper 1: fence below 2

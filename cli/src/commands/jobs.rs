@@ -67,6 +67,10 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         for line in rank_lines(&status.each_rank) {
             say!("{line}")?;
         }
+        for suspect in &status.suspected {
+            let ago = text::nanos(suspect.ms_ago.saturating_mul(1_000_000));
+            say!("  {} may be gone: suspected for {ago} ({})", suspect.host, suspect.by.join(", "))?;
+        }
         if let Some(failing) = &status.failing {
             let ago = text::nanos(failing.ms_ago.saturating_mul(1_000_000));
             let (times, reason) = (failing.times, &failing.reason);

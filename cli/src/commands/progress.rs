@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use ckpt_glue::control::{FaultReport, JobPhase, JobStatus, Source};
-use ckpt_glue::job::{Event, Record};
+use ckpt_glue::job::{Event, Monitor, Record, SuspicionEvent};
 use ckpt_glue::names::ExitStatus;
-use ckpt_glue::pmi::Member;
+use ckpt_glue::pmi::{Member, Ranks};
 use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
 use launcher::repeats::{AGAIN_EVERY, Repeats, Say};
 use launcher::requests::NO_CHECKPOINTS;
@@ -42,6 +42,8 @@ pub(crate) struct Progress {
     /// The progress of the start printed last, and when.
     start: Option<(String, Duration)>,
     repeats: Repeats,
+    /// Also events that only matter to who looks for a fault.
+    verbose: bool,
     /// The launcher is ending the ranks, so their exits are not reported.
     is_ending: bool,
 }
@@ -69,6 +71,7 @@ impl Progress {
             said: None,
             start: None,
             repeats: Repeats::default(),
+            verbose: false,
             is_ending: false,
         })
     }
@@ -78,6 +81,11 @@ impl Progress {
         let is_bare = self.is_bare || has_terminal;
         let spares_screen = has_terminal && io::stderr().is_terminal();
         Progress { spares_screen, is_bare, is_raw: has_terminal, ..self }
+    }
+
+    /// Suspicions of nodes are printed too that end at once.
+    pub(crate) fn verbose(self, verbose: bool) -> Progress {
+        Progress { verbose, ..self }
     }
 
     fn line(&self, member: Member, channel: Channel, line: &[u8], is_part: bool) {
@@ -175,6 +183,45 @@ impl Progress {
             Say::InFull => self.say(at, &words),
             Say::Again { times } => self.say(at, &again(&words, times)),
             Say::Nothing => {}
+        }
+    }
+
+    /// A suspicion that ends at once is nothing that a person can act on.
+    fn suspicion(&mut self, at: Duration, event: &SuspicionEvent, host: &str, timeout: Duration) {
+        match event {
+            SuspicionEvent::Raised { node, by } if self.verbose => {
+                self.say(at, &format!("{host} (node {node}) is suspected: {}", monitor_words(*by)));
+            }
+            SuspicionEvent::Withdrawn { node, by, lasted } if self.verbose => {
+                let lasted = text::nanos(nanos(*lasted));
+                self.say(
+                    at,
+                    &format!(
+                        "{host} (node {node}) is not suspected any more by its {} ({lasted})",
+                        by.name()
+                    ),
+                );
+            }
+            SuspicionEvent::Raised { .. } | SuspicionEvent::Withdrawn { .. } => {}
+            SuspicionEvent::Lasts { node, lasted } => {
+                let lasted = text::nanos(nanos(*lasted));
+                self.say(
+                    at,
+                    &format!(
+                        "the node daemon (keeper) of {host} (node {node}) has been suspected for {lasted} and does not answer; \
+                         the node is lost after a silence of {timeout:?} (--node-timeout)"
+                    ),
+                );
+            }
+            SuspicionEvent::DataSilent { node, reporters, lasted } => {
+                let ranks = Ranks(reporters.iter().copied().collect());
+                let lasted = text::nanos(nanos(*lasted));
+                self.warn(&format!(
+                    "the data network of {host} (node {node}) is silent: {ranks} heard nothing of its ranks for {lasted}, and its node daemon answers. \
+                     The network to it is cut, or its ranks stand still; the job waits and loses nothing. If that does not end, stop the job (Ctrl-C) \
+                     and run `stillwire restart` with other --hosts"
+                ));
+            }
         }
     }
 
@@ -346,6 +393,7 @@ impl Observer for Progress {
                 self.warn(&format!("generation {generation} is passed over: {why}"));
             }
             Notice::Repair { words } => self.say(at, words),
+            Notice::Suspicion { event, host, timeout } => self.suspicion(at, event, host, *timeout),
             Notice::NotRunningYet { status, why } => self.not_running_yet(at, status, *why),
             Notice::InputFull { held } => self.warn(&format!(
                 "{} of standard input are kept for a rollback: no more is read before the next checkpoint is committed (--stdin-limit)",
@@ -417,6 +465,8 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
             }
         }
         Event::AllFinished => "all ranks have finished".to_owned(),
+        // Said with the host's name, by a notice of its own.
+        Event::Suspicion(_) => return None,
     })
 }
 
@@ -448,6 +498,15 @@ fn checkpoint_words(event: &CheckpointEvent) -> Option<String> {
             least.rank, least.count, most.rank, most.count, spoiled_by.rank, spoiled_by.count
         ),
     })
+}
+
+/// What a monitor has noticed.
+fn monitor_words(monitor: Monitor) -> &'static str {
+    match monitor {
+        Monitor::Heartbeats => "its heartbeats do not come (heartbeats)",
+        Monitor::Probe => "it does not answer a question (probe)",
+        Monitor::DataPath => "ranks of other nodes hear nothing of its ranks (data-path)",
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -52,6 +52,7 @@ pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, Cli
         no_pid_namespace: false,
         stdin: StdinChange::default(),
         quiet: quiet || json,
+        verbose: false,
     };
     let (plan, place) = prepare(&restart, Purpose::Repair)?;
     if plan.own_directories.is_none() {

@@ -34,7 +34,9 @@ use crate::exit::Exit;
 
 pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
     let (plan, place) = prepare(&arguments, Purpose::Run)?;
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?.on_terminal(plan.input.has_terminal);
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?
+        .on_terminal(plan.input.has_terminal)
+        .verbose(arguments.verbose);
     supervise(&plan, place, &mut progress, json)
 }
 

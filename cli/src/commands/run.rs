@@ -216,7 +216,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     if !arguments.quiet {
         protection::announce(&plan, When::Begins, is_saved);
     }
-    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?.on_terminal(plan.input.has_terminal);
+    let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?
+        .on_terminal(plan.input.has_terminal)
+        .verbose(arguments.verbose);
     supervise(&plan, place, &mut progress, json)
 }
 

@@ -290,6 +290,7 @@ impl Observer for Timeline {
             Notice::RailLost { .. }
             | Notice::RailReplaced { .. }
             | Notice::NotRunningYet { .. }
+            | Notice::Suspicion { .. }
             | Notice::NotSavedYet { .. }
             | Notice::NotSaved { .. }
             | Notice::Copy(_)

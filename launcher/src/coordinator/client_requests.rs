@@ -4,14 +4,14 @@ use std::os::fd::AsFd as _;
 use std::time::Instant;
 
 use ckpt_glue::control::Source as Asker;
-use ckpt_glue::job::{self, Event};
+use ckpt_glue::job::{self, Event, Monitor};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use transport::{Epoch, Rank};
 
 use super::super::requests::Answered;
-use super::super::status::{RankStatus, Saved, Status, state};
+use super::super::status::{FalseAlarms, RankStatus, Saved, Status, SuspectedNode, state};
 use super::{Shell, Source, watch};
 
 impl Shell<'_> {
@@ -83,6 +83,18 @@ impl Shell<'_> {
             status.running = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
         }
         status.failing = self.unsaved.failing();
+        let now = self.now();
+        let suspected = self.job.suspects().map(|(node, by, since)| SuspectedNode {
+            host: self.keepers.name(node),
+            by: by.into_iter().map(|by| by.name().to_owned()).collect(),
+            ms_ago: u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX),
+        });
+        status.suspected = suspected.collect();
+        status.false_alarms = FalseAlarms {
+            heartbeats: self.job.false_alarms(Monitor::Heartbeats),
+            probe: self.job.false_alarms(Monitor::Probe),
+            data_path: self.job.false_alarms(Monitor::DataPath),
+        };
         status
     }
 }

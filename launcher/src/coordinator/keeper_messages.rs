@@ -2,7 +2,7 @@
 
 use ckpt_glue::control::{Control, FaultReport, JobPhase, Message};
 use ckpt_glue::error::Malformed;
-use ckpt_glue::job;
+use ckpt_glue::job::{self, SuspicionEvent};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex};
 use ckpt_glue::pmi::{self, Member, RankState, Ranks};
@@ -219,6 +219,17 @@ impl Shell<'_> {
         if status.is_success() {
             self.end_pmi(Member::of_job(rank));
         }
+    }
+
+    /// R33, with the name of the node's host.
+    pub(super) fn note_suspicion(&mut self, event: &SuspicionEvent) {
+        let (SuspicionEvent::Raised { node, .. }
+        | SuspicionEvent::Withdrawn { node, .. }
+        | SuspicionEvent::Lasts { node, .. }
+        | SuspicionEvent::DataSilent { node, .. }) = event;
+        let host = self.keepers.name(*node);
+        let timeout = self.plan.config.keeper.watch().silence();
+        self.notify(&Notice::Suspicion { event, host: &host, timeout });
     }
 
     fn note_unrestored(&mut self, rank: Rank, why: String) {

@@ -533,6 +533,9 @@ impl<'a> Shell<'a> {
                     self.begin_input(decision);
                 }
                 self.report_silent(&event);
+                if let job::Event::Suspicion(event) = &event {
+                    self.note_suspicion(event);
+                }
                 if let job::Event::Checkpoint(event) = &event {
                     self.note_unsaved(event);
                     if matches!(event, CheckpointEvent::Abandoned { .. }) {

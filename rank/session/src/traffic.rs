@@ -4,7 +4,7 @@ use ckpt_glue::control::{FaultReport, Message as Control};
 use ckpt_glue::participant::Input;
 use endpoint::{Completion, ReceiveBuffer, SendBuffer};
 use transport::matching::{Pattern, Space};
-use transport::{Event, LinkIndex, Outgoing, PortId, Rank, Receive};
+use transport::{Event, LinkIndex, Outgoing, PortId, Rank, Receive, Silence};
 
 use crate::capture::note;
 use crate::error::SessionError;
@@ -189,8 +189,12 @@ impl Session {
                 next: *next,
                 found: *peer_expected,
             },
+            // It has said that it stands still, and for how long.
+            Event::PeerSilent { silence: Silence::Frozen, .. } => return,
+            Event::PeerBack { peer, .. } => FaultReport::RankHeard { rank: peer.rank(), by: Rank(self.rank) },
             Event::PeerSilent { peer, since, .. } => FaultReport::RankSilent {
                 rank: peer.rank(),
+                by: Some(Rank(self.rank)),
                 silent_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             },
             _ => return,

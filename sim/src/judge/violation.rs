@@ -46,6 +46,10 @@ pub enum Violation {
     TwoLives { life: u32, other: u32, rank: u32, node: u32 },
     /// A rank ran on although its lease was over.
     OutlivedLease { node: u32, rank: u32 },
+    /// A life was ended for the silence of a node whose ranks had a lease, and ran.
+    EndedWhileLeased { node: u32 },
+    /// A node was declared lost for its silence, and had not been suspected before.
+    DeclaredUnsuspected { node: u32 },
     /// The store counted lives otherwise than the job.
     LifeCounter { expected: u32, found: u32 },
     /// A generation was committed twice.

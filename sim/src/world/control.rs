@@ -1,6 +1,6 @@
 //! Control messages between coordinator, keepers and ranks: connections that keep order while they last.
 
-use ckpt_glue::{Control, NodeIndex, Party, job, keeper};
+use ckpt_glue::{Control, Message, NodeIndex, Party, job, keeper};
 use transport::Rank;
 
 use super::World;
@@ -124,7 +124,14 @@ impl World {
             return;
         }
         match to {
-            Endpoint::Job(job) => self.feed_job(job, job::Input::Control(control)),
+            Endpoint::Job(job) => {
+                self.greeting = match control.message {
+                    Message::KeeperHello { node } => Some(node.0),
+                    _ => None,
+                };
+                self.feed_job(job, job::Input::Control(control));
+                self.greeting = None;
+            }
             Endpoint::Keeper(keeper) => self.feed_keeper(keeper, keeper::Input::Control(control)),
             Endpoint::Process(process) => self.feed_rank(process, control),
         }

@@ -1,7 +1,7 @@
 //! The shell of the coordinator: it carries out the job's decisions.
 
-use ckpt_glue::control::{Decision, ImageReport, Source};
-use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output};
+use ckpt_glue::control::{Decision, FaultReport, ImageReport, Source};
+use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output, SuspicionEvent};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::{Beginning, Ending};
@@ -206,8 +206,17 @@ impl World {
                 self.judges.naming.abandoned(generation);
                 self.feed_nodes(job, NodesInput::CheckpointFailed);
             }
-            JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. })
-            | JobEvent::LifeBegun { .. } => self.asking = false,
+            JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. }) => {
+                self.asking = false;
+            }
+            JobEvent::LifeBegun { .. } => {
+                self.asking = false;
+                self.suspected.clear();
+            }
+            JobEvent::Suspicion(SuspicionEvent::Raised { node, .. }) => drop(self.suspected.insert(node.0)),
+            JobEvent::Reported { report: FaultReport::KeeperSilent { node }, action: Some(_) } => {
+                self.judge_declared(job, node.0);
+            }
             JobEvent::AllRunning { .. } => {
                 self.note_hosts();
                 self.feed_nodes(job, NodesInput::AllRunning);

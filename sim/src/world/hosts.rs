@@ -14,6 +14,7 @@ use super::{World, at};
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Actor;
 use crate::faults::Fault;
+use crate::judge::Violation;
 use crate::trace;
 
 /// Longest time from the end of a cut until a keeper sees that its launcher has closed the connection meanwhile.
@@ -70,6 +71,26 @@ impl World {
             self.feed_nodes(job, NodesInput::KeeperLost(NodeIndex(node)));
             self.start_keeper(job, node);
             self.feed_job(job, Input::NodeReplaced { node: NodeIndex(node) });
+        }
+    }
+
+    /// R33: a life is ended for the silence of a node. A new keeper that says hello reports the end of the one before it, and nobody was silent.
+    pub(crate) fn judge_declared(&mut self, job: u32, node: u32) {
+        if self.greeting == Some(node) {
+            return;
+        }
+        if !self.suspected.contains(&node) {
+            self.judges.report(Violation::DeclaredUnsuspected { node });
+        }
+        let now = self.queue.now();
+        let is_leased = |number: u32| {
+            let keeper = &self.keepers[at(number)];
+            keeper.job == job && keeper.node == node && keeper.lease_until.is_some_and(|until| until > now)
+        };
+        let runs = self.processes.iter().any(|process| process.is_alive() && is_leased(process.keeper));
+        // A clock that jumps ahead makes a silence of nothing.
+        if runs && self.counts.of(Fault::ClockJump) == 0 {
+            self.judges.report(Violation::EndedWhileLeased { node });
         }
     }
 

@@ -141,6 +141,9 @@ pub struct World {
     jobs_started: u32,
     /// A checkpoint has been asked for and its outcome is not known.
     asking: bool,
+    /// Nodes that were suspected in this life (R33), and the node whose new keeper says hello at this moment.
+    suspected: BTreeSet<u32>,
+    greeting: Option<u32>,
     operator_called: bool,
     operator_restarts: u32,
     /// For how long the head node stays off after it has lost power in the middle of a write.
@@ -260,6 +263,8 @@ impl World {
             life_number: 0,
             jobs_started: 0,
             asking: false,
+            suspected: BTreeSet::new(),
+            greeting: None,
             operator_called: false,
             operator_restarts: 0,
             power_down: MILLI,

@@ -3,7 +3,7 @@
 use ckpt_glue::Participant;
 use drivers::Driver as _;
 use transport::wire::{Header, write_place};
-use transport::{Event as PortEvent, Port, RailIndex};
+use transport::{Event as PortEvent, Port, RailIndex, Silence};
 
 use super::World;
 use super::event::Event;
@@ -221,6 +221,7 @@ impl World {
         let process = &mut processes[at(number)];
         let now = queue.now();
         let mut cut_required = None;
+        let mut silences = Vec::new();
         let mut news = false;
         for (port_number, port) in process.ports.iter_mut().enumerate() {
             let port_number = u32::try_from(port_number).unwrap_or(u32::MAX);
@@ -248,6 +249,10 @@ impl World {
                             judges.report(Violation::Unasked { rank: process.rank, op: op.0 });
                         }
                     }
+                    PortEvent::PeerSilent { silence: Silence::Slow | Silence::Gone, peer, since, .. } => {
+                        silences.push((peer.rank(), Some(since)));
+                    }
+                    PortEvent::PeerBack { peer, .. } => silences.push((peer.rank(), None)),
                     PortEvent::CutRequired { epoch } => cut_required = Some(epoch),
                     PortEvent::Inconsistent { link, .. } => {
                         judges.report(Violation::Inconsistent { rank: process.rank, link: link.0 });
@@ -263,6 +268,9 @@ impl World {
         let pieces: u32 = process.program.receives.iter_mut().map(|r| core::mem::take(&mut r.stray)).sum();
         if pieces > 0 {
             judges.report(Violation::Stray { rank, pieces });
+        }
+        for (peer, silent) in silences {
+            self.report_silence(number, peer, silent);
         }
         if let Some(epoch) = cut_required {
             self.cut_required(number, epoch);

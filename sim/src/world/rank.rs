@@ -1,6 +1,8 @@
 //! The shell of a rank: it comes into its life, cuts when its participant says so, writes its image.
 
-use ckpt_glue::control::{CutMode, CutStatistics, Message, NoImageReason, PortEntry, Registration};
+use ckpt_glue::control::{
+    CutMode, CutStatistics, FaultReport, Message, NoImageReason, PortEntry, Registration,
+};
 use ckpt_glue::enrolment::{AddressTable, Enrolment, Started};
 use ckpt_glue::participant::{Input, Output};
 use ckpt_glue::{Control, Decision, ExitStatus, NodeIndex, Participant, Party, keeper};
@@ -204,6 +206,20 @@ impl World {
         process.enrolment = Some(enrolment);
         process.phase = Phase::Enrolling;
         self.send_from_rank(number, hello);
+    }
+
+    /// R33: a rank hears nothing of another one for so long, or hears it again.
+    pub(crate) fn report_silence(&mut self, number: u32, peer: Rank, silent: Option<core::time::Duration>) {
+        let by = Rank(self.processes[at(number)].rank);
+        let report = match silent {
+            Some(silent) => FaultReport::RankSilent {
+                rank: peer,
+                by: Some(by),
+                silent_ms: u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
+            },
+            None => FaultReport::RankHeard { rank: peer, by },
+        };
+        self.send_from_rank(number, Message::Fault { report });
     }
 
     fn send_from_rank(&mut self, number: u32, message: Message) {

@@ -1,12 +1,18 @@
-//! The keepers as the job's machine sees them: their leases, their silence, and nodes that do not answer (R30 to R32).
+//! The keepers as the job's machine sees them: their leases, their silence, and nodes that do not answer (R30 to R33).
+
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use transport::Instant;
 
 use super::super::books::Leases;
+use super::super::suspicion::{Action, Monitor, SuspicionEvent};
+use super::super::{Event, Output};
 use super::Job;
 use crate::control::{FaultReport, Message, NO_LIFE, Watch};
 use crate::names::{NodeIndex, Party};
 use crate::recovery::{self, Phase};
+use crate::sabotage::Rule;
 
 impl Job {
     pub(super) fn watch_keepers(&mut self, now: Instant) {
@@ -22,12 +28,73 @@ impl Job {
     pub(super) fn on_heartbeat(&mut self, now: Instant, keepers: u32, asked_ns: u64) {
         let Some(leases) = &mut self.leases else { return };
         leases.root_heard = now;
+        leases.is_overdue = false;
+        self.suspicions.heard(now, self.settings.layout.root());
         let left_ns = leases.watch.lease_ns;
         // Without a majority another coordinator may decide: our ranks stop when their leases run out.
         if keepers >= self.settings.layout.majority() {
             self.absent.granted(now + leases.watch.silence());
             self.broadcast(Message::Lease { asked_ns, left_ns });
         }
+    }
+
+    /// R33: the silence of the root, which no other keeper watches, and everything else that is due.
+    pub(super) fn watch_suspects(&mut self, now: Instant) {
+        if let Some(leases) = self.leases.as_mut().filter(|leases| !leases.is_overdue && now >= leases.due())
+        {
+            leases.is_overdue = true;
+            self.suspicions.overdue(now, self.settings.layout.root());
+        }
+        self.suspicions.due(now);
+        self.relay_suspicions(now);
+    }
+
+    /// R33: takes a report that is evidence of a suspicion, and no fault.
+    pub(super) fn is_evidence(&mut self, now: Instant, report: FaultReport) -> bool {
+        match report {
+            FaultReport::KeeperOverdue { node } => self.suspicions.overdue(now, node),
+            FaultReport::KeeperHeard { node } => self.suspicions.heard(now, node),
+            FaultReport::RankSilent { rank, by: Some(by), silent_ms } => {
+                self.suspicions.rank_silent(now, rank, by, Duration::from_millis(silent_ms));
+            }
+            FaultReport::RankHeard { rank, by } => self.suspicions.rank_heard(now, rank, by),
+            _ => return false,
+        }
+        true
+    }
+
+    /// R33: a suspicion is a question and an event, and ends nothing.
+    pub(super) fn relay_suspicions(&mut self, now: Instant) {
+        while let Some(action) = self.suspicions.poll() {
+            match action {
+                Action::Ask { node, number } => {
+                    self.send_as(NO_LIFE, Party::Keeper(node), Message::Probe { number });
+                }
+                Action::Event(event) => {
+                    let ends = self.settings.sabotage.is_out(Rule::SuspicionEnds);
+                    let raised = match event {
+                        SuspicionEvent::Raised { node, .. } => Some(node).filter(|_| ends),
+                        _ => None,
+                    };
+                    self.outputs.push(Output::Event(Event::Suspicion(event)));
+                    if let Some(node) = raised {
+                        self.absent.is_silent(node);
+                        self.on_report(now, FaultReport::KeeperSilent { node });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nodes that are not trusted now, the monitors that suspect them, and since when the first does.
+    pub fn suspects(&self) -> impl Iterator<Item = (NodeIndex, Vec<Monitor>, Instant)> + '_ {
+        self.suspicions.suspects()
+    }
+
+    /// How often this monitor has suspected a node that was there.
+    #[must_use]
+    pub fn false_alarms(&self, by: Monitor) -> u64 {
+        self.suspicions.false_alarms(by)
     }
 
     /// R32: nodes that do not answer the fence.

@@ -88,7 +88,7 @@ pub(crate) struct World {
     pub(crate) over: Option<FinalReport>,
     pub(crate) transcript: String,
     pub(crate) events: Vec<job::Event>,
-    /// Kinds of messages that are written down; empty: all.
+    /// Parts of lines that are not written down.
     pub(crate) quiet: Vec<&'static str>,
     pub(crate) messages: u64,
     pub(crate) unsavable: BTreeSet<Rank>,
@@ -134,7 +134,7 @@ impl World {
             over: None,
             transcript: String::new(),
             events: Vec::new(),
-            quiet: Vec::new(),
+            quiet: vec!["probe"],
             messages: 0,
             unsavable: BTreeSet::new(),
             cut_off: BTreeSet::new(),

@@ -182,10 +182,14 @@ impl<'a> Numbers<'a> {
     }
 
     fn fault(&mut self) -> FaultReport {
-        match self.below(8) {
+        match self.below(11) {
             0 => FaultReport::RankDied { rank: self.rank(), status: self.exit() },
             1 => FaultReport::RankNotStarted { rank: self.rank(), errno: self.int() },
-            2 => FaultReport::RankSilent { rank: self.rank(), silent_ms: self.long() },
+            2 => FaultReport::RankSilent {
+                rank: self.rank(),
+                by: self.some(Self::rank),
+                silent_ms: self.long(),
+            },
             3 => FaultReport::KeeperSilent { node: self.node() },
             4 => FaultReport::Inconsistent {
                 port: self.port(),
@@ -196,6 +200,9 @@ impl<'a> Numbers<'a> {
             },
             5 => FaultReport::StartTimedOut { running: self.int(), ranks: self.int() },
             6 => FaultReport::Aborted { rank: self.rank(), code: self.byte() },
+            7 => FaultReport::KeeperOverdue { node: self.node() },
+            8 => FaultReport::KeeperHeard { node: self.node() },
+            9 => FaultReport::RankHeard { rank: self.rank(), by: self.rank() },
             _ => FaultReport::DecisionFailed { errno: self.int() },
         }
     }
@@ -320,6 +327,8 @@ impl<'a> Numbers<'a> {
             Message::Connecting { rank: self.rank() },
             Message::Left { rank: self.rank() },
             Message::Unsaved { reason: Reason::new(&"a pipe") },
+            Message::Probe { number: self.long() },
+            Message::ProbeAnswer { number: self.long(), node: self.node() },
             Message::Fault {
                 report: FaultReport::RankNotRestored { rank: self.rank(), status: self.exit() },
             },

@@ -429,6 +429,8 @@ fn messages() -> Vec<Message> {
         Message::Committed { epoch },
         Message::Fault { report: FaultReport::RankDied { rank, status: ExitStatus::Signal(9) } },
         Message::Heartbeat { keepers: 2, asked_ns: 3 },
+        Message::Probe { number: 4 },
+        Message::ProbeAnswer { number: 4, node },
         Message::Lease { asked_ns: 3, left_ns: 4 },
         Message::Closed { port, links: vec![CLOSED; 2], last: true },
         Message::ClosedQuery { port, peer: CLOSED.peer },

@@ -1,0 +1,404 @@
+//! Nodes that may be gone: what three monitors have noticed of each (R33).
+//!
+//! A suspicion ends nothing. It leads to a direct question to the node's keeper and to an event. A node is declared lost by the rules of leases alone (R31),
+//! and a suspicion of one that answers is withdrawn: a false alarm.
+//!
+//! | monitor    | raised                                                                            | withdrawn                      |
+//! |------------|-----------------------------------------------------------------------------------|--------------------------------|
+//! | heartbeats | the keeper above heard nothing for [`Watch::suspicion`]                            | a heartbeat, an answer          |
+//! | probe      | a question was not answered for that time                                         | an answer                      |
+//! | data path  | ranks of other nodes hear nothing of its ranks, and no one of these nodes is a better explanation | its ranks are heard again      |
+//!
+//! The probe circulates: one keeper after the other is asked, and the next one when that has answered (SCore's server does so). A node that does not answer
+//! holds up a round once, for the time of a suspicion.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use transport::{Instant, Rank};
+
+use crate::control::Watch;
+use crate::layout::Layout;
+use crate::limits::{
+    DATA_SILENCE_SHOWN_AFTER, PROBES_PER_BEAT_MAX, REPORTERS_NAMED_MAX, SUSPICION_SHOWN_AFTER,
+};
+use crate::names::NodeIndex;
+use crate::queue::Queue;
+
+/// Pairs of ranks of which one does not hear the other that are remembered. More of them are no more evidence.
+const SILENT_PAIRS_MAX: usize = 4096;
+
+/// A source of evidence that a node is gone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Monitor {
+    /// Heartbeats along the tree of keepers.
+    Heartbeats,
+    /// The coordinator's questions, from node to node.
+    Probe,
+    /// The data network between ranks.
+    DataPath,
+}
+
+impl Monitor {
+    /// All of them.
+    pub const ALL: [Monitor; 3] = [Monitor::Heartbeats, Monitor::Probe, Monitor::DataPath];
+
+    /// The name in output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Monitor::Heartbeats => "heartbeats",
+            Monitor::Probe => "probe",
+            Monitor::DataPath => "data-path",
+        }
+    }
+}
+
+/// News of a suspicion.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SuspicionEvent {
+    /// A monitor suspects a node.
+    Raised {
+        /// The node.
+        node: NodeIndex,
+        /// The monitor.
+        by: Monitor,
+    },
+    /// It does not any more: a false alarm.
+    Withdrawn {
+        /// The node.
+        node: NodeIndex,
+        /// The monitor.
+        by: Monitor,
+        /// For how long it did.
+        lasted: Duration,
+    },
+    /// A keeper has been suspected for a while, and has not answered. Once for each suspicion.
+    Lasts {
+        /// The node.
+        node: NodeIndex,
+        /// Since the suspicion.
+        lasted: Duration,
+    },
+    /// A keeper answers, and ranks of other nodes have heard nothing of its ranks for a while: its data network is cut, or its ranks stand still.
+    DataSilent {
+        /// The node.
+        node: NodeIndex,
+        /// Some of the ranks that hear nothing, in order.
+        reporters: Vec<Rank>,
+        /// Since when.
+        lasted: Duration,
+    },
+}
+
+/// An output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    /// Ask the keeper of this node.
+    Ask { node: NodeIndex, number: u64 },
+    /// Report to the user.
+    Event(SuspicionEvent),
+}
+
+/// A node that is not trusted now.
+#[derive(Clone, Debug, Default)]
+struct Suspect {
+    /// The monitors, and since when.
+    by: BTreeMap<Monitor, Instant>,
+    has_been_shown: bool,
+    /// When the silence of its data network is shown next.
+    data_shown_at: Option<Instant>,
+}
+
+impl Suspect {
+    /// Since when its keeper is suspected.
+    fn keeper_since(&self) -> Option<Instant> {
+        let keeper = [Monitor::Heartbeats, Monitor::Probe];
+        keeper.iter().filter_map(|monitor| self.by.get(monitor)).min().copied()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    number: u64,
+    asked: Instant,
+}
+
+/// The life whose nodes are watched.
+#[derive(Clone, Debug)]
+struct Watched {
+    watch: Watch,
+    layout: Layout,
+    questions: BTreeMap<NodeIndex, Question>,
+    /// Whose turn it is in the round, and whose it was last.
+    turn: Option<NodeIndex>,
+    last: Option<NodeIndex>,
+    next_turn: Instant,
+    suspects: BTreeMap<NodeIndex, Suspect>,
+    /// A silent rank, the rank of another node that hears nothing of it, and since when.
+    silences: BTreeMap<(Rank, Rank), Instant>,
+}
+
+/// The suspicions of a job.
+#[derive(Debug, Default)]
+pub(super) struct Suspicions {
+    watched: Option<Watched>,
+    number: u64,
+    false_alarms: BTreeMap<Monitor, u64>,
+    /// R33 is out: nothing is suspected.
+    is_blind: bool,
+    actions: Queue<Action>,
+}
+
+impl Suspicions {
+    pub(super) fn new(is_blind: bool) -> Suspicions {
+        Suspicions { is_blind, ..Suspicions::default() }
+    }
+
+    /// A life begins.
+    pub(super) fn begin(&mut self, now: Instant, watch: Watch, layout: &Layout) {
+        self.watched = Some(Watched {
+            watch,
+            layout: layout.clone(),
+            questions: BTreeMap::new(),
+            turn: None,
+            last: None,
+            next_turn: now,
+            suspects: BTreeMap::new(),
+            silences: BTreeMap::new(),
+        });
+    }
+
+    /// It is over.
+    pub(super) fn end(&mut self) {
+        self.watched = None;
+    }
+
+    /// How often each monitor has suspected a node that was there.
+    pub(super) fn false_alarms(&self, by: Monitor) -> u64 {
+        self.false_alarms.get(&by).copied().unwrap_or(0)
+    }
+
+    /// Nodes that are not trusted now, the monitors that suspect them, and since when the first does.
+    pub(super) fn suspects(&self) -> impl Iterator<Item = (NodeIndex, Vec<Monitor>, Instant)> + '_ {
+        let suspects = self.watched.iter().flat_map(|watched| &watched.suspects);
+        suspects.filter_map(|(node, suspect)| {
+            let since = suspect.by.values().min()?;
+            Some((*node, suspect.by.keys().copied().collect(), *since))
+        })
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Action> {
+        self.actions.pop()
+    }
+
+    /// Its heartbeats have not come.
+    pub(super) fn overdue(&mut self, now: Instant, node: NodeIndex) {
+        self.raise(now, node, Monitor::Heartbeats);
+    }
+
+    /// They come again.
+    pub(super) fn heard(&mut self, now: Instant, node: NodeIndex) {
+        self.withdraw(now, node, Monitor::Heartbeats);
+    }
+
+    /// The keeper answers a question. It was there after that had been asked.
+    pub(super) fn answered(&mut self, now: Instant, node: NodeIndex, number: u64) {
+        let Some(watched) = &mut self.watched else { return };
+        if watched.questions.get(&node).is_none_or(|question| question.number != number) {
+            return;
+        }
+        watched.questions.remove(&node);
+        watched.turn.take_if(|turn| *turn == node);
+        self.withdraw(now, node, Monitor::Heartbeats);
+        self.withdraw(now, node, Monitor::Probe);
+    }
+
+    /// Rank `by` hears nothing of `rank`, for so long now.
+    pub(super) fn rank_silent(&mut self, now: Instant, rank: Rank, by: Rank, silent: Duration) {
+        let Some(watched) = &mut self.watched else { return };
+        // A rank that another one beside it does not hear has no trouble with the network between nodes.
+        let of = |rank| watched.layout.node_of(rank);
+        if of(rank).is_none() || of(by).is_none() || of(rank) == of(by) {
+            return;
+        }
+        if watched.silences.len() < SILENT_PAIRS_MAX {
+            let silent_ns = u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX);
+            let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_ns));
+            watched.silences.entry((rank, by)).or_insert(since);
+            self.judge_data_path(now);
+        }
+    }
+
+    /// Rank `by` hears `rank` again.
+    pub(super) fn rank_heard(&mut self, now: Instant, rank: Rank, by: Rank) {
+        let Some(watched) = &mut self.watched else { return };
+        if watched.silences.remove(&(rank, by)).is_some() {
+            self.judge_data_path(now);
+        }
+    }
+
+    /// Whose data network is suspected: a node of which some others hear nothing, unless one of those is in the same way silent to more nodes. If a node's
+    /// cable is out, its own ranks report all others as silent too.
+    fn judge_data_path(&mut self, now: Instant) {
+        let Some(watched) = &self.watched else { return };
+        let named: BTreeSet<NodeIndex> = {
+            let reporters = watched.reporters();
+            let weight = |node: &NodeIndex| reporters.get(node).map_or(0, BTreeSet::len);
+            let is_named = |(_, by): &(&NodeIndex, &BTreeSet<NodeIndex>)| {
+                by.iter().all(|reporter| weight(reporter) <= by.len())
+            };
+            reporters.iter().filter(is_named).map(|(node, _)| *node).collect()
+        };
+        let is_suspected = |suspect: &Suspect| suspect.by.contains_key(&Monitor::DataPath);
+        let before: Vec<NodeIndex> = watched
+            .suspects
+            .iter()
+            .filter(|(_, suspect)| is_suspected(suspect))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in before.into_iter().filter(|node| !named.contains(node)) {
+            self.withdraw(now, node, Monitor::DataPath);
+        }
+        for node in named {
+            self.raise(now, node, Monitor::DataPath);
+        }
+    }
+
+    fn raise(&mut self, now: Instant, node: NodeIndex, by: Monitor) {
+        let Some(watched) = self.watched.as_mut().filter(|_| !self.is_blind) else { return };
+        let suspect = watched.suspects.entry(node).or_default();
+        if suspect.by.contains_key(&by) {
+            return;
+        }
+        suspect.by.insert(by, now);
+        if by == Monitor::DataPath {
+            suspect.data_shown_at = Some(now + DATA_SILENCE_SHOWN_AFTER);
+        }
+        self.actions.push(Action::Event(SuspicionEvent::Raised { node, by }));
+        if !watched.questions.contains_key(&node) {
+            self.ask(now, node);
+        }
+    }
+
+    fn withdraw(&mut self, now: Instant, node: NodeIndex, by: Monitor) {
+        let Some(watched) = &mut self.watched else { return };
+        let Some(suspect) = watched.suspects.get_mut(&node) else { return };
+        let Some(since) = suspect.by.remove(&by) else { return };
+        if suspect.by.is_empty() {
+            watched.suspects.remove(&node);
+        }
+        *self.false_alarms.entry(by).or_default() += 1;
+        let lasted = now.since(since);
+        self.actions.push(Action::Event(SuspicionEvent::Withdrawn { node, by, lasted }));
+    }
+
+    fn ask(&mut self, now: Instant, node: NodeIndex) {
+        let Some(watched) = &mut self.watched else { return };
+        self.number += 1;
+        let number = self.number;
+        watched.questions.insert(node, Question { number, asked: now });
+        self.actions.push(Action::Ask { node, number });
+    }
+
+    /// Does what is due.
+    pub(super) fn due(&mut self, now: Instant) {
+        let Some(watched) = &mut self.watched else { return };
+        let suspicion = watched.watch.suspicion();
+        let is_late = |question: &Question| now >= question.asked + suspicion;
+        let late = watched.questions.iter().filter(|(_, question)| is_late(question));
+        for node in late.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.raise(now, node, Monitor::Probe);
+            // The answer to the last one may have been lost.
+            self.ask(now, node);
+            let Some(watched) = &mut self.watched else { return };
+            watched.turn.take_if(|turn| *turn == node);
+        }
+        let Some(watched) = &mut self.watched else { return };
+        if let Some(node) = watched.take_turn(now) {
+            self.ask(now, node);
+        }
+        self.show(now);
+    }
+
+    /// Reports suspicions that last.
+    fn show(&mut self, now: Instant) {
+        let Some(watched) = &mut self.watched else { return };
+        let reporters = watched.data_silences();
+        let shown_after = watched.watch.suspicion() * SUSPICION_SHOWN_AFTER;
+        for (node, suspect) in &mut watched.suspects {
+            let node = *node;
+            if let Some(since) = suspect.keeper_since() {
+                if now >= since + shown_after && !core::mem::replace(&mut suspect.has_been_shown, true) {
+                    let lasted = now.since(since);
+                    self.actions.push(Action::Event(SuspicionEvent::Lasts { node, lasted }));
+                }
+            } else if suspect.data_shown_at.is_some_and(|at| now >= at)
+                && let Some((since, reporters)) = reporters.get(&node)
+            {
+                let lasted = now.since(*since);
+                suspect.data_shown_at = Some(now + lasted);
+                let reporters = reporters.iter().copied().take(REPORTERS_NAMED_MAX).collect();
+                self.actions.push(Action::Event(SuspicionEvent::DataSilent { node, reporters, lasted }));
+            }
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let watched = self.watched.as_ref()?;
+        let suspicion = watched.watch.suspicion();
+        let late = watched.questions.values().map(|question| question.asked + suspicion);
+        let shown = watched.suspects.values().filter_map(|suspect| match suspect.keeper_since() {
+            Some(since) => (!suspect.has_been_shown).then(|| since + suspicion * SUSPICION_SHOWN_AFTER),
+            None => suspect.data_shown_at,
+        });
+        let turn = watched.turn.is_none().then_some(watched.next_turn);
+        late.chain(shown).chain(turn).min()
+    }
+}
+
+impl Watched {
+    /// The next node of the round, if it is time and the last one has answered.
+    fn take_turn(&mut self, now: Instant) -> Option<NodeIndex> {
+        if self.turn.is_some() || now < self.next_turn {
+            return None;
+        }
+        let nodes = self.layout.nodes().clamp(1, PROBES_PER_BEAT_MAX);
+        self.next_turn = now + self.watch.beat() / nodes;
+        let shares = self.layout.shares();
+        let after = self.last.and_then(|last| shares.iter().position(|share| share.node == last));
+        let start = after.map_or(0, |at| at + 1);
+        let round = shares[start..].iter().chain(&shares[..start]);
+        // Others are being asked already.
+        self.turn = round.map(|share| share.node).find(|node| !self.questions.contains_key(node));
+        self.last = self.turn.or(self.last);
+        self.turn
+    }
+
+    /// Nodes with ranks of which others hear nothing, and the nodes of those.
+    fn reporters(&self) -> BTreeMap<NodeIndex, BTreeSet<NodeIndex>> {
+        let mut all: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
+        for (rank, by) in self.silences.keys() {
+            if let (Some(node), Some(by)) = (self.layout.node_of(*rank), self.layout.node_of(*by)) {
+                all.entry(node).or_default().insert(by);
+            }
+        }
+        all
+    }
+
+    /// Nodes with ranks of which others hear nothing, since when, and who.
+    fn data_silences(&self) -> BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> {
+        let mut all: BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> = BTreeMap::new();
+        for ((rank, by), since) in &self.silences {
+            let Some(node) = self.layout.node_of(*rank) else { continue };
+            let (first, reporters) = all.entry(node).or_insert((*since, BTreeSet::new()));
+            *first = (*first).min(*since);
+            reporters.insert(*by);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;
