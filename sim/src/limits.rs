@@ -27,7 +27,7 @@ pub const FRAMES_DELIVERED_MIN: u64 = 2_000;
 pub const CHECKPOINT_COMMANDS_MIN: u32 = 3;
 
 /// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 319.
-pub const SABOTAGE_HISTORIES: u64 = 1000;
+pub const SABOTAGE_HISTORIES: u64 = 3000;
 
 /// Events after which a history counts as one that never ends: an ordinary one takes some 10,000.
 pub const EVENTS_MAX: u64 = 2_000_000;

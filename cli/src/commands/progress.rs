@@ -214,7 +214,7 @@ impl Progress {
                 );
             }
             SuspicionEvent::DataSilent { node, reporters, lasted } => {
-                let ranks = Ranks(reporters.iter().copied().collect());
+                let ranks = Ranks(reporters.clone());
                 let lasted = text::nanos(nanos(*lasted));
                 self.warn(&format!(
                     "the data network of {host} (node {node}) is silent: {ranks} heard nothing of its ranks for {lasted}, and its node daemon answers. \
