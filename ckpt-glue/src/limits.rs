@@ -137,7 +137,7 @@ pub const SUSPECTED_AFTER: Duration = Duration::from_millis(500);
 /// Questions of the circulating probe for each time between heartbeats, at most: in a larger job a round takes longer.
 pub const PROBES_PER_BEAT_MAX: u32 = 25;
 
-/// A suspicion that lasts so many times [`SUSPECTED_AFTER`] is shown. Most are withdrawn before.
+/// A suspicion that lasts so many times the silence before it is shown. Most are withdrawn before.
 pub const SUSPICION_SHOWN_AFTER: u32 = 2;
 
 /// So long after its first report the silence of a node's data network is shown, and again after twice as long each time.

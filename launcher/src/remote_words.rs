@@ -5,6 +5,10 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 /// A word that a POSIX shell reads as exactly these bytes. One of ordinary characters stays as it is, also for programs that use no shell.
 pub(crate) fn quoted(word: &OsStr) -> OsString {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,@+%".contains(byte);
+    if !word.is_empty() && word.as_bytes().iter().all(is_plain) {
+        return word.to_owned();
+    }
     let quoted = shlex::bytes::try_quote(word.as_bytes()).expect("a path has no zero bytes");
     OsString::from_vec(quoted.into_owned())
 }
@@ -33,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_plain_path_stays_as_it_is() {
-        let plain = OsStr::new("/usr/local/bin/stillwire-0.2_x86:64");
+        let plain = OsStr::new("/opt/x,y=13%/bin/stillwire-0.2_x86:64");
         assert_eq!(quoted(plain), plain);
         assert_eq!(quoted(OsStr::new("")), "''");
     }

@@ -26,8 +26,8 @@ pub(crate) struct Worker<T, D> {
 /// A thread has not begun so many tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{tasks_max} tasks wait for the thread {name}, and no more may (WORKER_TASKS_MAX): the disk of the job's directory does not answer; look at it, then \
-     restart the job"
+    "{tasks_max} tasks wait for the thread {name}, which is its bound: the disk of the job's directory does not answer; look at it, then restart \
+     the job if it has ended"
 )]
 pub struct QueueFull {
     /// The thread.
@@ -76,7 +76,10 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
         let (to, done) = bounded(WORKER_RESULTS_MAX);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         let results = Results { to, wake: Arc::clone(&wake) };
-        let run = move || waiting.into_iter().for_each(|task| perform(task, &results));
+        let run = move || {
+            let _guard = EndOnPanic(name);
+            waiting.into_iter().for_each(|task| perform(task, &results));
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
         let has_overflowed = Cell::new(false);
         Ok(Worker { name, tasks_max, tasks: Some(tasks), done, wake, thread: Some(thread), has_overflowed })
@@ -133,13 +136,28 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
     }
 }
 
+/// A thread that panics leaves its tasks unanswered for ever: it ends its process instead, whose guard or launcher notices.
+struct EndOnPanic(&'static str);
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "stillwire: the thread {} has panicked, and its process ends: please report the lines above",
+                self.0
+            );
+            std::process::abort();
+        }
+    }
+}
+
 impl<T, D> Drop for Worker<T, D> {
     fn drop(&mut self) {
         self.tasks = None;
         // A thread that waits for room among the results goes on.
         self.done = never();
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed by the thread itself.
+            // It does not panic: [`EndOnPanic`].
             let _ = thread.join();
         }
     }
@@ -164,7 +182,10 @@ mod tests {
         assert_eq!(worker.overflow(), None, "the asker was told");
         (0..2).for_each(|task| worker.ask(task));
         let full = worker.overflow().expect("a task was dropped").to_string();
-        assert!(full.contains("WORKER_TASKS_MAX") && full.contains("thread still"), "{full}");
+        assert!(
+            full.contains(&format!("{WORKER_TASKS_MAX} tasks")) && full.contains("thread still"),
+            "{full}"
+        );
         drop(go);
         assert_eq!(
             (0..taken).map_while(|_| worker.wait()).collect::<Vec<_>>(),

@@ -217,9 +217,9 @@ impl Progress {
                 let ranks = Ranks(reporters.clone());
                 let lasted = text::nanos(nanos(*lasted));
                 self.warn(&format!(
-                    "the data network of {host} (node {node}) is silent: {ranks} heard nothing of its ranks for {lasted}, and its node daemon answers. \
-                     The network to it is cut, or its ranks stand still; the job waits and loses nothing. If that does not end, stop the job (Ctrl-C) \
-                     and run `stillwire restart` with other --hosts"
+                    "the data network of {host} (node {node}) may be cut: {ranks} heard nothing of its ranks when they looked last, since {lasted} ago, \
+                     and its node daemon answers. Perhaps its ranks only stand still, or those that look are computing; the job waits and loses nothing. \
+                     If it makes no progress, stop it (Ctrl-C) and run `stillwire restart` with other --hosts"
                 ));
             }
         }

@@ -49,13 +49,15 @@ impl Job {
         self.relay_suspicions(now);
     }
 
-    /// R33: takes a report that is evidence of a suspicion, and no fault.
+    /// R33: takes a report that is evidence of a suspicion, and no fault. Only the silence of a rank is reported besides: jobs on one host have no other
+    /// sign of it.
     pub(super) fn is_evidence(&mut self, now: Instant, report: FaultReport) -> bool {
         match report {
             FaultReport::KeeperOverdue { node } => self.suspicions.overdue(now, node),
             FaultReport::KeeperHeard { node } => self.suspicions.heard(now, node),
             FaultReport::RankSilent { rank, by: Some(by), silent_ms } => {
                 self.suspicions.rank_silent(now, rank, by, Duration::from_millis(silent_ms));
+                return false;
             }
             FaultReport::RankHeard { rank, by } => self.suspicions.rank_heard(now, rank, by),
             _ => return false,

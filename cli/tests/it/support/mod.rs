@@ -207,8 +207,12 @@ impl Place {
         wanted.map(|generation| generation["generation"].as_str().expect("a name").to_owned()).collect()
     }
 
+    /// Neither the launcher nor a keeper or its guard is left.
     pub(crate) fn lock_is_free(&self) -> bool {
-        std::fs::File::open(self.job().join("lock")).is_ok_and(|file| file.try_lock().is_ok())
+        let is_free = |path: &Path| std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_ok());
+        let entries = std::fs::read_dir(self.job()).into_iter().flatten().flatten();
+        let of_nodes = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("lock-"));
+        is_free(&self.job().join("lock")) && of_nodes.into_iter().all(|entry| is_free(&entry.path()))
     }
 
     /// A file of a generation.
