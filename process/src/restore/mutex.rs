@@ -22,6 +22,10 @@ const RECURSIVE: u32 = 1;
 const ERROR_CHECKING: u32 = 2;
 /// In the lock word of robust and priority-inheriting mutexes beside the owner: `FUTEX_WAITERS`.
 const WAITERS: u32 = 1 << 31;
+/// `FUTEX_TID_MASK`: bit 30 says that the owner died.
+const OWNER_BITS: u32 = (1 << 30) - 1;
+/// In the owner's place, until somebody makes the mutex consistent.
+const INCONSISTENT: u32 = i32::MAX as u32;
 
 /// Words of four bytes of a mutex up to its list, and where its owner lies.
 const MUTEX_WORDS: usize = 10;
@@ -71,8 +75,13 @@ pub(super) fn mend(memory: &mut [u32], tids: &impl Tids) -> usize {
 
 /// Whether these are the words of a mutex whose takers read their own id before they wait.
 pub(super) fn is_named_by_waiters(words: &[u32], threads: usize) -> bool {
-    let [_, _, _, users, kind, ..] = words else { return false };
-    kind & !KINDS == 0 && kind & (ROBUST | PRIORITY_INHERIT) != 0 && *users as usize <= threads
+    let [lock, count, owner, users, kind, spins, list @ ..] = words else { return false };
+    let is_named = kind & !KINDS == 0 && kind & (ROBUST | PRIORITY_INHERIT) != 0;
+    // The owner is written after the lock word, and cleared before it. That of a thread which died is INT_MAX, or one less.
+    let is_consistent = *owner == 0 || *owner == lock & OWNER_BITS || *owner >= INCONSISTENT - 1;
+    let is_counted = *count <= 1 || kind & 3 == RECURSIVE;
+    let is_linked = kind & ROBUST != 0 || list.iter().all(|word| *word == 0);
+    is_named && is_consistent && is_counted && is_linked && *spins == 0 && *users as usize <= threads
 }
 
 fn is_mutex_of(memory: &[u32], at: usize, owner: u32, threads: usize) -> bool {

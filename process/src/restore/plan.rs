@@ -257,6 +257,31 @@ pub(super) fn mapped(state: &ProcessState) -> Vec<Span> {
     spans
 }
 
+/// Where the code of the C library lies that takes its locks, rising; of a program without such a library, all code.
+pub(super) fn lock_code(state: &ProcessState) -> Vec<Span> {
+    let code = |is_wanted: &dyn Fn(&[u8]) -> bool| {
+        let regions = state.memory.regions.iter();
+        let regions = regions.filter(|region| match region.backing {
+            _ if !region.protection.contains(Protection::EXECUTE) => false,
+            Backing::File { file, .. } => {
+                state.memory.files.get(file as usize).is_some_and(|file| is_wanted(&file.path))
+            }
+            _ => false,
+        });
+        let mut spans: Vec<Span> =
+            regions.map(|region| Span { start: region.start, end: region.end }).collect();
+        spans.sort_unstable_by_key(|span| span.start);
+        spans
+    };
+    // Before glibc 2.34, threads were a library of their own. Old ones are named by version: libc-2.31.so.
+    let is_library = |path: &[u8]| {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        [b"libc.so".as_slice(), b"libc-", b"libpthread"].iter().any(|start| name.starts_with(start))
+    };
+    let of_library = code(&is_library);
+    if of_library.is_empty() { code(&|_| true) } else { of_library }
+}
+
 /// Where thread ids may lie: the written memory, with the end of a lock that begins there.
 pub(super) fn written(state: &ProcessState, base_pages: &[Piece]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();

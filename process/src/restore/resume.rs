@@ -156,14 +156,18 @@ unsafe fn make_thread(thread: *mut ThreadEntry, table: *const Table) {
 unsafe fn mend(all: &Table, ids: &Ids<'_>) {
     // SAFETY: the table's spans are mapped and may be written; the caller's promise.
     unsafe {
-        let mut memory = Memory { spans: all.written.as_slice(), mapped: all.mapped.as_slice() };
+        let mut memory = Memory {
+            spans: all.written.as_slice(),
+            mapped: all.mapped.as_slice(),
+            lock_code: all.lock_code.as_slice(),
+        };
         for thread in ids.threads.iter().filter(|thread| thread.is_agent == 0) {
-            let (registers, stack) = registers_of(thread.frame);
+            let (registers, stack, at) = registers_of(thread.frame);
             // `struct robust_list_head`: the entry of the lock being taken is its third word.
             let head = (thread.robust_list as *const u64).as_ref();
             let pending = head.map_or(0, |head| *std::ptr::from_ref(head).add(2));
             let renamed = (thread.old_tid, thread.tid);
-            waiter::mend(&mut memory, registers, stack, pending, renamed, ids.threads.len());
+            waiter::mend(&mut memory, registers, (stack, at), pending, renamed, ids.threads.len());
         }
         for span in memory.spans {
             let words = (span.end - span.start) as usize / size_of::<u32>();

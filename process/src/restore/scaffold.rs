@@ -72,6 +72,7 @@ impl Scaffold {
             barriers: state.program.barriers.into(),
             written: calls.put_all(&plan::written(state, base_pages)),
             mapped: calls.put_all(&plan::mapped(state)),
+            lock_code: calls.put_all(&plan::lock_code(state)),
             keeps_ids: (ids == Ids::Kept).into(),
             gives_up_right: rights.is_some().into(),
             rights: rights.unwrap_or_default(),

@@ -43,7 +43,7 @@ pub(super) const ERRORS: usize = 134;
 pub(super) const ERROR_CELL_BYTES: usize = 64;
 
 /// Of the table below; the code that reads it is part of the image.
-pub(super) const TABLE_VERSION: u64 = 4;
+pub(super) const TABLE_VERSION: u64 = 5;
 
 /// For the code in the restored memory.
 #[repr(C)]
@@ -71,6 +71,8 @@ pub(super) struct Table {
     pub(super) written: Slice,
     /// [`Span`]s of all restored memory, rising: addresses of the program point into them.
     pub(super) mapped: Slice,
+    /// [`Span`]s of the code that takes the C library's locks, rising.
+    pub(super) lock_code: Slice,
     /// Not 0: every thread gets the id that it had.
     pub(super) keeps_ids: u64,
     /// Not 0: [`Self::rights`] is the threads' word to continue with.

@@ -2,8 +2,8 @@
 //!
 //! A thread that takes a robust or priority-inheriting mutex has read its own id before it waits, and writes
 //! it into the mutex afterwards. So the id of such a thread is corrected in its registers and on top of its
-//! stack, too; and only of such a one: its list of robust mutexes shows that it takes one, or a register
-//! points to one.
+//! stack, too; and only of such a one: it is in the C library, and its list of robust mutexes shows that it takes one, or a register
+//! points to one. In a container ids are small, and so are many numbers that a program has in registers and on its stack.
 //!
 //! This runs in the restored process before its threads do, as `mutex` does.
 
@@ -24,6 +24,8 @@ pub(super) struct Memory<'a> {
     pub(super) spans: &'a [Span],
     /// All that the process has mapped, rising.
     pub(super) mapped: &'a [Span],
+    /// The code that takes locks.
+    pub(super) lock_code: &'a [Span],
 }
 
 impl Memory<'_> {
@@ -61,8 +63,8 @@ impl Memory<'_> {
     }
 }
 
-/// Corrects a stopped thread's copies of its own id. `registers` are all but stack pointer and program
-/// counter, `pending` is the entry of its list of robust mutexes for the one that it takes. Returns how many
+/// Corrects a stopped thread's copies of its own id. `registers` are all but `stack` pointer and program
+/// counter (`at`), `pending` is the entry of its list of robust mutexes for the one that it takes. Returns how many
 /// words were changed.
 ///
 /// # Safety
@@ -71,11 +73,14 @@ impl Memory<'_> {
 pub(super) unsafe fn mend(
     memory: &mut Memory<'_>,
     registers: &mut [u64],
-    stack: u64,
+    (stack, at): (u64, u64),
     pending: u64,
     (old, new): (u32, u32),
     threads: usize,
 ) -> usize {
+    if !memory.lock_code.iter().any(|span| (span.start..span.end).contains(&at)) {
+        return 0;
+    }
     let pending = (pending & !1).wrapping_sub(NEXT);
     // SAFETY: the caller's promise.
     let takes = unsafe {
@@ -127,9 +132,22 @@ mod tests {
         Span { start, end: start + size_of::<T>() as u64 }
     }
 
-    /// Registers and stack after mending: a thread with the id 700, now 41, whose first register points to a mutex of `kind`.
+    const LIBRARY: Span = Span { start: 0x7000, end: 0x8000 };
+
+    /// A held mutex of this kind.
+    fn held(kind: u32) -> [u32; 10] {
+        // Robust ones are linked.
+        let next = if kind & 16 == 0 { 0 } else { 8 };
+        [700, 0, 700, 1, kind, 0, next, next, next, next]
+    }
+
     fn mended(kind: u32, by_list: bool) -> ([u64; 3], [u32; 400]) {
-        let lock = Box::new(Lock([700, 0, 700, 1, kind, 0, 8, 8, 8, 8]));
+        mended_at(LIBRARY.start, held(kind), by_list)
+    }
+
+    /// Registers and stack after mending: a thread with the id 700, now 41, whose first register points to these words.
+    fn mended_at(code: u64, words: [u32; 10], by_list: bool) -> ([u64; 3], [u32; 400]) {
+        let lock = Box::new(Lock(words));
         let mut stack = Box::new(Stack([5; 400]));
         stack.0[100] = 700;
         stack.0[103] = 700;
@@ -142,9 +160,9 @@ mod tests {
         let address = std::ptr::from_ref(&*lock) as u64;
         let mut registers = [if by_list { 3 } else { address }, 700, 0xff_0000_0000 | 700];
         let pending = if by_list { (address + NEXT) | 1 } else { 0 };
-        let mut memory = Memory { spans: &spans, mapped: &[CODE] };
+        let mut memory = Memory { spans: &spans, mapped: &[CODE], lock_code: &[LIBRARY] };
         // SAFETY: the test's own memory.
-        unsafe { mend(&mut memory, &mut registers, at, pending, (700, 41), 3) };
+        unsafe { mend(&mut memory, &mut registers, (at, code), pending, (700, 41), 3) };
         registers[0] = 0;
         (registers, stack.0)
     }
@@ -166,9 +184,34 @@ mod tests {
             assert_eq!((registers[1], stack[100]), (700, 700));
         }
         let mut registers = [u64::MAX, 0, 8, 700];
-        let mut nothing = Memory { spans: &[], mapped: &[] };
+        let mut nothing = Memory { spans: &[], mapped: &[], lock_code: &[LIBRARY] };
         // SAFETY: no memory may be looked at.
-        let mended = unsafe { mend(&mut nothing, &mut registers, 9, u64::MAX, (700, 1), 1) };
+        let mended = unsafe { mend(&mut nothing, &mut registers, (9, LIBRARY.start), u64::MAX, (700, 1), 1) };
         assert_eq!(mended, 0);
+    }
+
+    // In a container an id is as small as a length: `8` in a register was once replaced in a program that took no lock.
+    #[test]
+    fn a_thread_outside_of_the_c_library_takes_no_lock() {
+        for code in [LIBRARY.start - 1, LIBRARY.end, 0] {
+            for by_list in [false, true] {
+                let (registers, stack) = mended_at(code, held(16), by_list);
+                assert_eq!((registers[1], stack[100]), (700, 700));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_no_mutex_shows_no_taker() {
+        for words in [
+            [0, 0, 5, 0, 48, 0, 0, 0, 0, 0],
+            [1, 7, 0, 0, 16, 0, 0, 0, 0, 0],
+            [0, 0, 0, 0, 32, 9, 0, 0, 0, 0],
+            [0, 0, 0, 0, 32, 0, 0, 0, 1, 0],
+            [0, 0, 0, 4, 32, 0, 0, 0, 0, 0],
+        ] {
+            let (registers, stack) = mended_at(LIBRARY.start, words, false);
+            assert_eq!((registers[1], stack[100]), (700, 700), "{words:?}");
+        }
     }
 }

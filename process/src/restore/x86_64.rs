@@ -257,19 +257,20 @@ unsafe extern "C" {
 }
 
 /// General registers of a thread that goes on by returning from a signal, without stack pointer and program counter; and
-/// its stack pointer.
+/// these two.
 ///
 /// # Safety
 ///
 /// `frame` is the address of the signal's context, which nothing else uses for as long as the registers live.
-pub(super) unsafe fn registers_of<'a>(frame: u64) -> (&'a mut [u64], u64) {
+pub(super) unsafe fn registers_of<'a>(frame: u64) -> (&'a mut [u64], u64, u64) {
     let context = frame as *mut libc::ucontext_t;
     // SAFETY: the caller's promise.
     unsafe {
         let registers = &raw mut (*context).uc_mcontext.gregs;
         let stack = (*registers)[libc::REG_RSP as usize].cast_unsigned();
         // All general registers lie before the stack pointer.
-        (std::slice::from_raw_parts_mut(registers.cast::<u64>(), libc::REG_RSP as usize), stack)
+        let at = (*registers)[libc::REG_RIP as usize].cast_unsigned();
+        (std::slice::from_raw_parts_mut(registers.cast::<u64>(), libc::REG_RSP as usize), stack, at)
     }
 }
 

@@ -373,3 +373,25 @@ proptest::proptest! {
         }
     }
 }
+
+// Only there, a thread may be about to write its id into a lock.
+#[test]
+fn the_code_that_takes_locks_is_the_c_librarys() {
+    let spans = |path: &str| {
+        let mut state = state();
+        state.memory.files[0].path = path.as_bytes().to_vec();
+        lock_code(&state)
+    };
+    let library = [Span { start: 0x100 * PAGE, end: 0x104 * PAGE }];
+    for path in ["/lib/libc.so.6", "/lib/x86_64-linux-gnu/libc-2.31.so", "/lib/libpthread.so.0"] {
+        assert_eq!(spans(path), library);
+    }
+    // A program that is linked statically has the library in itself; the kernel's code takes no locks.
+    assert_eq!(spans("/bin/static"), library);
+    let mut both = state();
+    both.memory.files.push(MappedFile { path: b"/lib/libc.so.6".to_vec(), ..both.memory.files[0].clone() });
+    let (read, execute) = (Protection::READ, Protection::EXECUTE);
+    let backing = Backing::File { file: 1, offset: 0, is_shared: false };
+    both.memory.regions.push(region(0x900, 2, read | execute, backing, Advice::empty()));
+    assert_eq!(lock_code(&both), [Span { start: 0x900 * PAGE, end: 0x902 * PAGE }]);
+}
