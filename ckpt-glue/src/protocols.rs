@@ -335,8 +335,8 @@ pub trait RecoveryProtocol: core::fmt::Debug + Send {
     fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan;
 }
 
-/// A process that was killed is a fault, and so is a node that is gone; an exit code is the program's own. Silence of a process is no fault:
-/// it may be stopped, swapped out, or under a debugger. It is evidence of a suspicion (R33), as a late heartbeat is.
+/// A process that was killed is a fault, and so is a node that is gone; an exit code is the program's own. A silent process is no fault: it may be
+/// stopped, swapped out, or under a debugger. Its silence is evidence of a suspicion (R33), as a late heartbeat is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessDeath;
 

@@ -63,6 +63,7 @@ pub struct FalseAlarms {
     /// Questions of the launcher.
     pub probe: u64,
     /// The data network between ranks.
+    #[serde(rename = "data-path")]
     pub data_path: u64,
 }
 

@@ -94,7 +94,12 @@ impl<T: Send + 'static, D: Send + 'static> Worker<T, D> {
         }
     }
 
-    /// Likewise; [`Worker::overflow`] reports a dropped task from then on.
+    /// Whether [`Worker::try_ask`] would take a task now: only this end makes them more.
+    pub(crate) fn has_room(&self) -> Result<(), QueueFull> {
+        if self.tasks.as_ref().is_some_and(Sender::is_full) { Err(self.full()) } else { Ok(()) }
+    }
+
+    /// As [`Worker::try_ask`]; [`Worker::overflow`] reports a dropped task from then on.
     pub(crate) fn ask(&self, task: T) {
         if self.try_ask(task).is_err() {
             self.has_overflowed.set(true);
@@ -179,7 +184,7 @@ mod tests {
         let taken = (0..2 * WORKER_TASKS_MAX).take_while(|task| worker.try_ask(*task).is_ok()).count();
         // One may be in the thread's hands.
         assert!((WORKER_TASKS_MAX..=WORKER_TASKS_MAX + 1).contains(&taken), "{taken}");
-        assert_eq!(worker.overflow(), None, "the asker was told");
+        assert_eq!(worker.overflow(), None, "the caller has the error");
         (0..2).for_each(|task| worker.ask(task));
         let full = worker.overflow().expect("a task was dropped").to_string();
         assert!(

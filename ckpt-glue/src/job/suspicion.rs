@@ -26,8 +26,12 @@ use crate::limits::{
 use crate::names::NodeIndex;
 use crate::queue::Queue;
 
-/// Pairs of ranks of which one does not hear the other that are remembered. More of them are no more evidence.
-const SILENT_PAIRS_MAX: usize = 4096;
+/// Pairs of ranks of which one does not hear the other that are remembered (3 MiB): those of 700 ranks whose network is cut in two. A silence beyond them is
+/// not seen.
+const SILENT_PAIRS_MAX: usize = 1 << 16;
+
+/// Reports of ranks are judged together after this time: of one cut or its end there come many at once, and the first name the wrong node.
+const JUDGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A source of evidence that a node is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -138,6 +142,8 @@ struct Watched {
     suspects: BTreeMap<NodeIndex, Suspect>,
     /// A silent rank, the rank of another node that hears nothing of it, and since when.
     silences: BTreeMap<(Rank, Rank), Instant>,
+    /// When new reports of ranks are judged.
+    judged_at: Option<Instant>,
 }
 
 /// The suspicions of a job.
@@ -167,6 +173,7 @@ impl Suspicions {
             next_turn: now,
             suspects: BTreeMap::new(),
             silences: BTreeMap::new(),
+            judged_at: None,
         });
     }
 
@@ -227,7 +234,7 @@ impl Suspicions {
             let silent_ns = u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX);
             let since = Instant::from_nanos(now.as_nanos().saturating_sub(silent_ns));
             watched.silences.entry((rank, by)).or_insert(since);
-            self.judge_data_path(now);
+            watched.judged_at.get_or_insert(now + JUDGED_AFTER);
         }
     }
 
@@ -235,7 +242,7 @@ impl Suspicions {
     pub(super) fn rank_heard(&mut self, now: Instant, rank: Rank, by: Rank) {
         let Some(watched) = &mut self.watched else { return };
         if watched.silences.remove(&(rank, by)).is_some() {
-            self.judge_data_path(now);
+            watched.judged_at.get_or_insert(now + JUDGED_AFTER);
         }
     }
 
@@ -302,8 +309,12 @@ impl Suspicions {
         self.actions.push(Action::Ask { node, number });
     }
 
-    /// Does what is due.
+    /// Raises suspicions of unanswered questions, asks the next node of the round, and reports suspicions that last.
     pub(super) fn due(&mut self, now: Instant) {
+        let Some(watched) = &mut self.watched else { return };
+        if watched.judged_at.take_if(|at| *at <= now).is_some() {
+            self.judge_data_path(now);
+        }
         let Some(watched) = &mut self.watched else { return };
         let suspicion = watched.watch.suspicion();
         let is_late = |question: &Question| now >= question.asked + suspicion;
@@ -354,7 +365,7 @@ impl Suspicions {
             None => suspect.data_shown_at,
         });
         let turn = watched.turn.is_none().then_some(watched.next_turn);
-        late.chain(shown).chain(turn).min()
+        late.chain(shown).chain(turn).chain(watched.judged_at).min()
     }
 }
 

@@ -148,7 +148,7 @@ fn ranks_that_are_silent_to_others_end_nothing() {
     )));
     let report = FaultReport::RankHeard { rank: Rank(3), by: Rank(0) };
     world.say(Rank(0), Message::Fault { report });
-    world.run_ms(10);
+    world.run_ms(100);
     assert_eq!((world.over, lives(&world), world.job.suspects().count()), (None, 1, 0));
     assert_eq!(world.job.false_alarms(Monitor::DataPath), 1);
 }

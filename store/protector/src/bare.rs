@@ -91,6 +91,9 @@ impl Turn<'_> {
                         (received, progress) = (received + bytes.len() as u64, Instant::now());
                     }
                     News::Broken { reason, .. } => {
+                        return Err(ProtectorError::Unreachable { peer: left, reason });
+                    }
+                    News::Nonsense { reason, .. } => {
                         return Err(ProtectorError::Message { peer: left, reason });
                     }
                     News::Strips { .. } | News::Sent { .. } => {}

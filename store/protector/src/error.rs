@@ -53,6 +53,9 @@ pub enum ProtectorError {
         "node {peer} sent a message that this build does not understand: {reason}; use the same build on all nodes"
     )]
     Message { peer: u32, reason: String },
+    /// Nothing more can be sent to a member.
+    #[error("node {peer} cannot be reached: {reason}; look at that node and at the network to it")]
+    Unreachable { peer: u32, reason: String },
     /// A thread of this node has not done what it was given.
     #[error(
         "{waiting} reads and writes of node {node} wait for its disk, and no more may (writer_jobs_max, reader_jobs_max); look at that disk"

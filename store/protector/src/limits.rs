@@ -46,7 +46,8 @@ pub(crate) const fn writer_jobs_max(members: usize) -> usize {
     2 * jobs_of_one(members)
 }
 
-/// Likewise, for the thread that reads, with questions of other members, which have a bound of their own ([`QUESTIONS_MAX`]).
+/// Likewise, for the thread that reads, with questions of other members, which have a bound of their own ([`QUESTIONS_MAX`]). There is room for as many questions
+/// besides: those that come later never find it taken by an encoding.
 pub(crate) const fn reader_jobs_max(members: usize) -> usize {
     2 * jobs_of_one(members) + members * QUESTIONS_MAX
 }

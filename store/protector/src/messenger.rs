@@ -26,8 +26,10 @@ pub(crate) enum News {
     Strips { from: usize, bytes: Vec<u8> },
     /// Strips of a window have been received by their addressee.
     Sent { epoch: u32, window: u64 },
-    /// The link to a member cannot be used any more, or a message over it is of no use.
+    /// The link to a member cannot be used any more.
     Broken { member: usize, reason: String },
+    /// A member has sent a message that nobody can take.
+    Nonsense { member: usize, reason: String },
 }
 
 impl News {
@@ -324,7 +326,7 @@ impl Messenger {
             self.links.discard(envelope);
             let reason =
                 format!("a message of {} bytes; at most {MESSAGE_BYTES_MAX} are received", envelope.bytes);
-            news.push(News::Broken { member: from, reason });
+            news.push(News::Nonsense { member: from, reason });
         } else if self.links.receive(envelope, self.next) {
             self.into.as_ref().map(|into| into.take(envelope.bytes));
             self.coming.insert(self.next, (from, strips));

@@ -100,6 +100,11 @@ impl Shell {
         let Some(own) = &mut self.own else { return };
         let mut ended = None;
         if matches!(task, NodeTask::Settle { .. }) {
+            // The protector is dropped by the thread alone: its own threads may hang at the same disk.
+            if let Err(full) = own.worker.has_room() {
+                let outcome = Err(Refusal { errno: Errno::EBUSY as u32, why: full.to_string() });
+                return self.send_to_launcher(&FromKeeper::NodeDone { number, outcome });
+            }
             // Nothing is protected or brought any more: work that was under way is given up.
             ended = own.protector.take();
             if let Some(protector) = &ended {

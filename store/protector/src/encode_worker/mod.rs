@@ -18,7 +18,7 @@ use transport::{Epoch, Life};
 use crate::api::{Event, Request, Seconds, Settings, Statistics};
 use crate::disk::{Disk, DiskUsage, Meter};
 use crate::error::ProtectorError;
-use crate::limits::{jobs_of_one, reader_jobs_max, writer_jobs_max};
+use crate::limits::{QUESTIONS_MAX, jobs_of_one, reader_jobs_max, writer_jobs_max};
 use crate::mailbox::{EventQueue, Mailbox};
 use crate::message::{Body, Message};
 use crate::messenger::{Messenger, News};
@@ -128,7 +128,7 @@ impl EncodeWorker {
             thread.map(|thread| threads.push(thread)).map_err(failed)
         };
         let members = settings.group.members();
-        let (reader, jobs) = bounded(reader_jobs_max(members));
+        let (reader, jobs) = bounded(reader_jobs_max(members) + members * QUESTIONS_MAX);
         let thread = Reader::new(member(read), Arc::clone(&tasks), Arc::clone(&usage), Arc::clone(read));
         start("stillwire-read", Box::new(move || thread.run(&jobs)))?;
         let (writer, jobs) = bounded(writer_jobs_max(members));
@@ -387,7 +387,11 @@ impl EncodeWorker {
             },
             News::Strips { from, bytes } => self.strips(from, &bytes),
             News::Sent { epoch, window } => self.sent(epoch, window),
-            News::Broken { member, reason } => self.nonsense(member, reason),
+            News::Nonsense { member, reason } => self.nonsense(member, reason),
+            News::Broken { member, reason } => {
+                self.drop_questions(|question| (question.to == member).then(|| reason.clone()));
+                self.fail(ProtectorError::Unreachable { peer: self.node(member), reason });
+            }
         }
     }
 
