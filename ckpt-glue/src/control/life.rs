@@ -226,7 +226,7 @@ impl fmt::Display for FaultReport {
                 write!(f, "rank {rank} could not be started (errno {errno})")
             }
             FaultReport::RankSilent { rank, by: Some(by), silent_ms } => {
-                write!(f, "rank {rank} has not answered rank {by} for {silent_ms} ms")
+                write!(f, "rank {rank} has not answered for {silent_ms} ms (rank {by} waits)")
             }
             FaultReport::RankSilent { rank, by: None, silent_ms } => {
                 write!(f, "rank {rank} has not answered for {silent_ms} ms")

@@ -288,7 +288,7 @@ fn a_network_that_goes_away() {
     let mut job = place.run(&["--rails", "udp", "--ckpt-every", "60ms"]);
     job.wait_for("committed");
     tool("ip", "link set lo down");
-    job.wait_for("has not answered rank");
+    job.wait_for("has not answered for");
     std::thread::sleep(Duration::from_millis(500));
     tool("ip", "link set lo up");
     job.wait_for("committed");
