@@ -73,6 +73,9 @@ With --time-limit the job ends by itself, after a last checkpoint. It begins bef
 and by at least 1s. If the job has taken none yet, it begins before the limit by --ckpt-timeout, but not in the first half of the limit. \
 `stillwire restart` continues the job, with a limit of the same length or its own."))]
     Run(Box<RunArguments>),
+    /// Show the output of a detached job until its end
+    #[command(long_about = crate::commands::attach::LONG_ABOUT)]
+    Attach(AttachArguments),
     /// Take a checkpoint of a running job now, and wait until it is durable
     Checkpoint(JobArgument),
     /// Continue a job whose processes are gone, from its last checkpoint
@@ -325,6 +328,11 @@ pub(crate) struct RunArguments {
     pub(crate) environment: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) stdin: StdinArguments,
+    /// Return when the job runs, and print its id: it goes on when this terminal or connection closes.
+    ///
+    /// Its output goes into files in its directory (by default ./stillwire-JOB), and `stillwire attach` shows it and passes on the exit code. Standard input is empty. If the launcher is killed, the job continues from its newest checkpoint. `stillwire kill` ends it.
+    #[arg(long, conflicts_with_all = ["stdin", "tty"])]
+    pub(crate) detach: bool,
     /// Print only errors and the program's output; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -440,6 +448,9 @@ pub(crate) struct RestartArguments {
     pub(crate) no_pid_namespace: bool,
     #[command(flatten)]
     pub(crate) stdin: StdinChange,
+    /// Return when the job runs, and print its id, as for `run`
+    #[arg(long, conflicts_with = "stdin")]
+    pub(crate) detach: bool,
     /// Print only what the program prints, and errors
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -530,6 +541,19 @@ pub(crate) struct JobArgument {
     /// The first digits of the job's id, as `stillwire ps` shows it
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArguments {
+    /// The first digits of the job's id, as `stillwire ps` shows it, or the job's directory
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// Show only what is printed from now on
+    #[arg(long)]
+    pub(crate) new: bool,
+    /// Show what there is, and do not wait for more
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 }
 
 #[derive(Debug, Args)]

@@ -92,6 +92,28 @@ pub(crate) enum CliError {
         "the key file {path} belongs to user {owner} and has mode {mode:04o}: other users can read the key. Run `chmod 600 {path}`; if one of them may have read it, make a new key"
     )]
     KeyExposed { path: PathBuf, owner: u32, mode: u32 },
+    #[error("{path}: the output of a detached job goes into files there, which cannot be made: {error}")]
+    NotDetachable { path: PathBuf, error: io::Error },
+    #[error(
+        "the process that watches the detached job was killed before the job ran; `stillwire ps` shows whether the job runs, and `stillwire attach` its output"
+    )]
+    WatcherLost,
+    #[error(
+        "no running job has the id {name}, and it is no directory: `stillwire ps` lists running jobs; one that has ended goes by its directory"
+    )]
+    NothingToAttach { name: String },
+    #[error(
+        "{path}: this job was not started with --detach, so its output is printed where it was started, and not kept"
+    )]
+    NotDetached { path: PathBuf },
+    #[error(
+        "{path}: the job's launcher and the process that watches it are gone, and how the job ended is not recorded: continue it with `stillwire restart {path}`"
+    )]
+    NobodyWatches { path: PathBuf },
+    #[error(
+        "--detach: the job's rank has a terminal (--tty), and a detached job has none; restart it without --detach"
+    )]
+    TerminalDetached,
     #[error("stopped; no unfinished file is left")]
     Stopped,
     #[error(
@@ -198,6 +220,7 @@ impl CliError {
             | CliError::NothingToEncrypt
             | CliError::NoSuchReader { .. }
             | CliError::TerminalOfMany { .. }
+            | CliError::TerminalDetached
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing

@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod demo;
+mod detached;
 mod error;
 mod exit;
 
@@ -13,6 +14,7 @@ use clap::{Parser as _, Subcommand as _};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use arguments::{Arguments, Command, OwnArguments, OwnCommand};
+use detached::Launch;
 use error::CliError;
 use exit::Exit;
 
@@ -69,7 +71,10 @@ fn end(result: Result<Exit, CliError>) -> ExitCode {
 
 /// Commands that only print end when nobody reads their output (`stillwire ls | head`). A job goes on.
 fn end_with_reader(command: &Command) {
-    if !matches!(command, Command::Ps | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)) {
+    if !matches!(
+        command,
+        Command::Ps | Command::Attach(_) | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)
+    ) {
         return;
     }
     // SAFETY: the default action runs no code of ours, and no other thread has been started.
@@ -79,8 +84,17 @@ fn end_with_reader(command: &Command) {
 fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
     end_with_reader(&command);
     match command {
-        Command::Run(run) => commands::run::run(*run, json),
-        Command::Restart(restart) => commands::restart::restart(*restart, json),
+        Command::Run(run) if run.detach => {
+            let is_quiet = run.quiet;
+            detached::detach(Launch::Run(run), is_quiet, json)
+        }
+        Command::Run(run) => commands::run::run(*run, json, None),
+        Command::Restart(restart) if restart.detach => {
+            let is_quiet = restart.quiet;
+            detached::detach(Launch::Restart(restart), is_quiet, json)
+        }
+        Command::Restart(restart) => commands::restart::restart(*restart, json, None),
+        Command::Attach(attach) => commands::attach::attach(&attach, json),
         Command::Repair(repair) => commands::repair::repair(repair, json),
         Command::Checkpoint(job) => commands::jobs::checkpoint(&job.job, json),
         Command::Ps => commands::jobs::list(json),

@@ -33,7 +33,7 @@ pub struct JobInfo {
     /// Program and arguments; bytes that are not text are replaced.
     pub command: Vec<String>,
     /// The job's directory.
-    pub(crate) directory: String,
+    pub directory: String,
     /// Time that one of its checkpoints may take, in milliseconds.
     pub(crate) checkpoint_timeout_ms: u64,
     /// When it was started, in milliseconds since 1970-01-01 UTC.

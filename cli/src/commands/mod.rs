@@ -1,5 +1,6 @@
 //! One file for each group of commands.
 
+pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod copies;
 pub(crate) mod delta;
@@ -26,6 +27,7 @@ pub(crate) mod stdin;
 mod trust;
 pub(crate) mod verify;
 
+pub(crate) use printer::Stream;
 pub(crate) use progress::event_words;
 
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
 //! Threads that print: the reader of our output may stop reading, and the job still continues.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
@@ -16,6 +16,12 @@ const PRINT_BYTES_MAX: usize = 1 << 20;
 /// Bytes that wait on one stream, above which the launcher's own messages are left out and counted. More than the former: a message that follows
 /// much output is printed, too.
 const MESSAGE_BYTES_MAX: usize = 4 * PRINT_BYTES_MAX;
+
+/// How often a full disk is tried again.
+const FULL_EVERY: Duration = Duration::from_millis(500);
+
+/// How long the end of a job waits for room on a full disk.
+const FULL_MAX: Duration = Duration::from_secs(60);
 
 /// Where something is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +52,8 @@ struct Queue {
     waiting: Arc<AtomicUsize>,
     /// Messages that were left out.
     missing: Arc<AtomicU64>,
+    /// No line comes any more.
+    is_leaving: Arc<AtomicBool>,
     /// Ends when everything has been printed.
     over: Receiver<()>,
 }
@@ -94,6 +102,8 @@ impl Queue {
         let (end, over) = bounded(0);
         let (waiting, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
         let (left, missed) = (Arc::clone(&waiting), Arc::clone(&missing));
+        let is_leaving = Arc::new(AtomicBool::new(false));
+        let leaving = Arc::clone(&is_leaving);
         let run = move || {
             for entry in taken {
                 let line = match entry {
@@ -103,8 +113,7 @@ impl Queue {
                         continue;
                     }
                 };
-                // Nobody may be there to read any more; the job goes on all the same.
-                let _ = open().write_all(&line);
+                print_all(&mut open(), &line, &leaving);
                 if line.last() != Some(&b'\n') {
                     // Standard output holds back lines without an end; a prompt is waited for.
                     let _ = open().flush();
@@ -128,7 +137,7 @@ impl Queue {
         let started = std::thread::Builder::new().name("stillwire-printer".into()).spawn(run);
         usual.thread_set_mask()?;
         started?;
-        Ok(Queue { lines: Some(lines), waiting, missing, over })
+        Ok(Queue { lines: Some(lines), waiting, missing, is_leaving, over })
     }
 
     fn print(&self, line: Vec<u8>) {
@@ -163,9 +172,41 @@ impl Queue {
 
     fn finish(&mut self, until: Option<Instant>) -> bool {
         self.lines = None;
+        self.is_leaving.store(true, Ordering::Relaxed);
         match until {
             None => self.over.recv().is_err(),
             Some(until) => self.over.recv_deadline(until) == Err(RecvTimeoutError::Disconnected),
+        }
+    }
+}
+
+/// Prints all of it. A full disk is waited for: what is printed is lost otherwise, and ranks wait in their turn when enough of it waits. Of another
+/// obstacle, that nobody reads any more, the job takes no notice.
+fn print_all(to: &mut impl Write, mut bytes: &[u8], is_leaving: &AtomicBool) {
+    let mut leaving_until = None;
+    let mut is_said = false;
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return,
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                if !core::mem::replace(&mut is_said, true) {
+                    super::print_message(format_args!(
+                        "the ranks' output cannot be written: {error}; they wait when {} MiB of it wait",
+                        PRINT_BYTES_MAX >> 20
+                    ));
+                }
+                let is_leaving = is_leaving.load(Ordering::Relaxed);
+                let until = leaving_until.get_or_insert_with(|| Instant::now() + FULL_MAX);
+                if !is_leaving {
+                    *until = Instant::now() + FULL_MAX;
+                } else if *until <= Instant::now() {
+                    return;
+                }
+                std::thread::sleep(FULL_EVERY);
+            }
+            Err(_) => return,
         }
     }
 }
@@ -191,6 +232,35 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// A disk that is full for a while.
+    struct Full {
+        failures: u32,
+        printed: Vec<u8>,
+    }
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.failures > 0 {
+                self.failures -= 1;
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.printed.push(bytes[0]);
+            self.failures = 1;
+            Ok(1)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_waited_for() {
+        let mut full = Full { failures: 1, printed: Vec::new() };
+        print_all(&mut full, b"abc", &AtomicBool::new(false));
+        assert_eq!(full.printed, b"abc");
     }
 
     #[test]

@@ -35,6 +35,7 @@ struct Report<'a> {
 pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, CliError> {
     let RepairArguments { directory, generation, hosts, bind, quiet } = arguments;
     let restart = RestartArguments {
+        detach: false,
         directory,
         from: None,
         trust: false,

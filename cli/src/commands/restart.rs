@@ -29,15 +29,26 @@ use super::run::{
 };
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
+use crate::detached::Detached;
 use crate::error::CliError;
 use crate::exit::Exit;
 
-pub(crate) fn restart(arguments: RestartArguments, json: bool) -> Result<Exit, CliError> {
+pub(crate) fn restart(
+    arguments: RestartArguments,
+    json: bool,
+    detached: Option<&Detached>,
+) -> Result<Exit, CliError> {
     let (plan, place) = prepare(&arguments, Purpose::Run)?;
+    if let Some(detached) = detached {
+        if plan.input.has_terminal {
+            return Err(CliError::TerminalDetached);
+        }
+        detached.begin(plan.job, &place.path)?;
+    }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?
         .on_terminal(plan.input.has_terminal)
         .verbose(arguments.verbose);
-    supervise(&plan, place, &mut progress, json)
+    supervise(&plan, place, &mut progress, json, detached)
 }
 
 /// A job that is there, and its directory, which belongs to this launcher from now on.

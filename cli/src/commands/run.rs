@@ -36,6 +36,7 @@ use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
 };
+use crate::detached::Detached;
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -93,7 +94,11 @@ impl RunDirectory {
     }
 }
 
-pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError> {
+pub(crate) fn run(
+    arguments: RunArguments,
+    json: bool,
+    detached: Option<&Detached>,
+) -> Result<Exit, CliError> {
     let job = fresh_job()?;
     let mut config = job_config(&arguments);
     config.validate()?;
@@ -209,6 +214,9 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     };
     let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();
+    if let Some(detached) = detached {
+        detached.begin(job, &place.path)?;
+    }
     if let Some(own) = &mut plan.own_directories {
         own.root = own.root.below(&place.path);
     }
@@ -219,7 +227,7 @@ pub(crate) fn run(arguments: RunArguments, json: bool) -> Result<Exit, CliError>
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?
         .on_terminal(plan.input.has_terminal)
         .verbose(arguments.verbose);
-    supervise(&plan, place, &mut progress, json)
+    supervise(&plan, place, &mut progress, json, detached)
 }
 
 /// The program of a command line, which can be started.
@@ -294,6 +302,8 @@ const NOT_PLACED: &str = "Open MPI's own mpirun places its ranks, all on this ho
 
 const NO_TERMINAL: &str = "Open MPI's own mpirun connects its ranks by pipes: start it without";
 
+const NOT_DETACHED: &str = "Open MPI's own mpirun starts its programs, and its job ends with it: start it without, behind nohup or setsid";
+
 const NOTHING_SAVED: &str = concat!("Without ", checkpoint_options!(), " there is nothing to go back to");
 
 /// Rejects options that an MPI program cannot use, before anything is created.
@@ -316,6 +326,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && hosts.nodes.is_some(), "--nodes", NOT_PLACED),
         (is_open && hosts.names_domains(), "--domains", NOT_PLACED),
         (is_open && arguments.stdin.has_terminal(), "--tty", NO_TERMINAL),
+        (is_open && arguments.detach, "--detach", NOT_DETACHED),
         (rolls_back, "--on-fault restart", NOTHING_SAVED),
         (begins_again, "--on-exit restart", NOTHING_SAVED),
         (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),
@@ -349,12 +360,20 @@ pub(crate) fn supervise(
     place: RunDirectory,
     observer: &mut dyn Observer,
     json: bool,
+    detached: Option<&Detached>,
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
     let registration = Registration::create(plan).inspect_err(|_| place.remove_if_unused())?;
-    let outcome = launcher::run(plan, &registration, observer).inspect_err(|_| place.remove_if_unused())?;
+    let outcome = match detached {
+        Some(detached) => launcher::run(plan, &registration, &mut detached.announcing(observer, plan.ranks)),
+        None => launcher::run(plan, &registration, observer),
+    };
+    let outcome = outcome.inspect_err(|_| place.remove_if_unused())?;
     drop(registration);
     let summary = summarize(plan, &outcome, started.elapsed());
+    if let Some(detached) = detached {
+        detached.note_report(&summary);
+    }
     let exit = exit_of(&outcome);
     match outcome.report.ending {
         Ending::Finished if place.temporary => std::fs::remove_dir_all(&place.path)?,
@@ -433,7 +452,8 @@ fn make_run_directory(arguments: &RunArguments, plan: &Plan) -> Result<RunDirect
     let name = format!("stillwire-{}", &plan.job.to_string()[..8]);
     let (path, temporary) = match &arguments.checkpoint.directory {
         Some(directory) => (directory.clone(), false),
-        None if wants_checkpoints(arguments) => (PathBuf::from(name), false),
+        // The output of a detached job lies there too.
+        None if wants_checkpoints(arguments) || arguments.detach => (PathBuf::from(name), false),
         // Others may make names there: this one has all 128 bits of the job's number, so that nobody makes it first.
         None => (temporary_directory(&format!("stillwire-{}", plan.job))?, true),
     };

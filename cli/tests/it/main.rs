@@ -11,6 +11,7 @@ mod damage;
 mod delta;
 mod demo;
 mod destroyed;
+mod detached;
 mod doctor;
 mod domains;
 mod encrypted;

@@ -1,0 +1,104 @@
+//! `stillwire attach`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use launcher::error::LauncherError;
+use launcher::registry;
+
+use super::interrupt::{InterruptGuard, is_stopped};
+use super::{print_json, print_message};
+use crate::arguments::AttachArguments;
+use crate::detached::records::{EndRecord, Records};
+use crate::detached::viewer::{From, Viewer};
+use crate::error::CliError;
+use crate::exit::Exit;
+
+pub(crate) const LONG_ABOUT: &str = "\
+Show the output of a job that was started with --detach, from the beginning of its run until its end, and pass on its exit code.
+
+Several of these commands may show one job. Ctrl-C ends this command, not the job (exit code 130). With the job's directory in place of its id, \
+`attach` also shows the output of a job that has ended. Standard input does not reach the job.";
+
+/// How often the job's output is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often it is looked at whether anything of the job lives.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<Exit, CliError> {
+    let (directory, records, job) = find(&arguments.job)?;
+    let failed = |error| LauncherError::File {
+        path: directory.clone(),
+        error,
+        expected: "the directory of a job that was started with --detach",
+    };
+    let from = if arguments.new { From::Now } else { From::Beginning };
+    let mut viewer = Viewer::open(&records, from, json).map_err(failed)?;
+    let _interrupts = InterruptGuard::begin();
+    let mut alive_due = Instant::now();
+    loop {
+        // In this order: what was written before the end is shown before it.
+        let is_held = if alive_due <= Instant::now() {
+            alive_due = Instant::now() + ALIVE_EVERY;
+            records.is_held().map_err(failed)?
+        } else {
+            true
+        };
+        let end = records.end().map_err(failed)?;
+        viewer.show()?;
+        if let Some(end) = end {
+            return ended(&end, &job, &directory, json);
+        }
+        if !is_held {
+            return Err(CliError::NobodyWatches { path: directory });
+        }
+        if arguments.no_wait {
+            if json {
+                print_json(&serde_json::json!({ "job": job, "directory": directory, "exit_code": null }))?;
+            }
+            return Ok(Exit::Success);
+        }
+        if is_stopped() {
+            let name = job.get(..8).unwrap_or(&job);
+            print_message(format_args!("the job runs on; `stillwire kill {name}` ends it"));
+            return Ok(Exit::Stopped);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn ended(end: &EndRecord, job: &str, directory: &Path, json: bool) -> Result<Exit, CliError> {
+    if json {
+        let without_report = || {
+            serde_json::json!({
+                "job": job, "directory": directory, "outcome": "failed", "reason": end.error, "exit_code": end.exit_code
+            })
+        };
+        print_json(&end.report.clone().unwrap_or_else(without_report))?;
+    }
+    Ok(Exit::Program(end.exit_code))
+}
+
+/// The directory of a detached job, its records, and its id. A running job goes by the beginning of its id, any by its directory.
+fn find(name: &str) -> Result<(PathBuf, Records, String), CliError> {
+    let directory = match registry::find(name) {
+        Ok(info) => PathBuf::from(info.directory),
+        Err(LauncherError::NoSuchJob { .. }) if Path::new(name).is_dir() => PathBuf::from(name),
+        Err(LauncherError::NoSuchJob { .. }) => {
+            return Err(CliError::NothingToAttach { name: name.to_owned() });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let records = Records::of(&directory);
+    let read = records.run();
+    let read = read.map_err(|error| LauncherError::File {
+        path: directory.clone(),
+        error,
+        expected: "the directory of a job that was started with --detach",
+    })?;
+    match read {
+        Some(run) => Ok((directory, records, run.job)),
+        None => Err(CliError::NotDetached { path: directory }),
+    }
+}

@@ -1,0 +1,192 @@
+//! Jobs that outlive the terminal, or the connection, in which they were started (`--detach`).
+//!
+//! Three processes: the command that a person has given, which waits until the job runs; the watcher, which begins a session of its own, waits for the
+//! launcher, and continues the job from its newest checkpoint if the launcher is killed; and the launcher, whose output goes into files of the
+//! job's directory ([`records`]), where `stillwire attach` reads it ([`viewer`]).
+
+mod front;
+mod lines;
+pub(crate) mod records;
+mod takeover;
+pub(crate) mod viewer;
+mod watcher;
+
+pub(crate) use front::detach;
+pub(crate) use takeover::Launch;
+
+use std::cell::OnceCell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ckpt_glue::job::Event;
+use launcher::{Notice, Observer};
+use nix::unistd::{ForkResult, fork};
+use transport::JobId;
+
+use crate::commands::Stream;
+use crate::commands::outcome::RunReport;
+use crate::error::CliError;
+use crate::exit::Exit;
+use lines::{Said, send};
+use records::{EndRecord, Records};
+
+/// A program that neither calls MPI_Init nor opens a session never says that it runs: it counts as running when its processes have existed for so long.
+const RUNS_AFTER: Duration = Duration::from_secs(2);
+
+/// The launcher's side.
+#[derive(Debug)]
+pub(crate) struct Detached {
+    /// To the watcher.
+    pipe: File,
+    place: OnceCell<Place>,
+    report: OnceCell<serde_json::Value>,
+}
+
+#[derive(Debug)]
+struct Place {
+    records: Records,
+    /// Held until this process ends.
+    _alive: File,
+}
+
+impl Detached {
+    pub(crate) fn new(pipe: File) -> Detached {
+        Detached { pipe, place: OnceCell::new(), report: OnceCell::new() }
+    }
+
+    fn say(&self, said: &Said) {
+        send(&self.pipe, said);
+    }
+
+    /// The job has its directory: from now on all output goes into files there.
+    pub(crate) fn begin(&self, job: JobId, directory: &Path) -> Result<(), CliError> {
+        if self.place.get().is_some() {
+            return Ok(());
+        }
+        let records = Records::of(directory);
+        let failed = |error| CliError::NotDetachable { path: directory.to_path_buf(), error };
+        records.begin(job.to_string()).map_err(failed)?;
+        self.write_to(records).map_err(failed)?;
+        self.say(&Said::Begun { job: job.to_string(), directory: directory.as_os_str().as_bytes().to_vec() });
+        Ok(())
+    }
+
+    /// This launcher continues a run whose launcher was killed.
+    fn take_over(&self, directory: &Path) -> io::Result<()> {
+        self.write_to(Records::of(directory))
+    }
+
+    fn write_to(&self, records: Records) -> io::Result<()> {
+        let (output, messages) = (records.append(Stream::Output)?, records.append(Stream::Error)?);
+        let alive = records.hold()?;
+        let nothing = OpenOptions::new().read(true).open("/dev/null")?;
+        io::stdout().flush()?;
+        nix::unistd::dup2_stdin(&nothing)?;
+        nix::unistd::dup2_stdout(&output)?;
+        nix::unistd::dup2_stderr(&messages)?;
+        // Set once: `begin` returns early if it is.
+        let _ = self.place.set(Place { records, _alive: alive });
+        Ok(())
+    }
+
+    /// What the job reports at its end.
+    pub(crate) fn note_report(&self, report: &RunReport) {
+        let _ = self.report.set(serde_json::to_value(report).unwrap_or_default());
+    }
+
+    /// The launcher's work is done, and all that it prints is written.
+    fn end(&self, result: &Result<Exit, CliError>) {
+        let Some(place) = self.place.get() else { return };
+        let (exit, error) = match result {
+            Ok(exit) => (*exit, None),
+            Err(error) => (error.exit(), Some(error.to_string())),
+        };
+        let end = EndRecord { exit_code: exit.code(), error, report: self.report.get().cloned() };
+        if let Err(error) = place.records.note_end(&end) {
+            crate::commands::print_message(format_args!("how the job ended cannot be recorded: {error}"));
+        }
+    }
+
+    /// An observer that also tells the watcher when the job runs.
+    pub(crate) fn announcing<'a>(&'a self, inner: &'a mut dyn Observer, ranks: u32) -> Announcing<'a> {
+        Announcing { inner, detached: self, missing: ranks, runs_at: None, is_announced: false }
+    }
+}
+
+/// A second process that goes on as this one does.
+fn split() -> io::Result<ForkResult> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!("{threads} threads run, where one was expected")));
+    }
+    io::stdout().flush()?;
+    // SAFETY: this thread is the only one, so the copy finds no lock that is held by a thread that it does not have.
+    Ok(unsafe { fork() }?)
+}
+
+/// See [`Detached::announcing`].
+pub(crate) struct Announcing<'a> {
+    inner: &'a mut dyn Observer,
+    detached: &'a Detached,
+    /// Processes that have not been started yet.
+    missing: u32,
+    runs_at: Option<Instant>,
+    is_announced: bool,
+}
+
+impl Announcing<'_> {
+    fn announce(&mut self) {
+        self.runs_at = None;
+        if !core::mem::replace(&mut self.is_announced, true) {
+            self.detached.say(&Said::Running);
+        }
+    }
+}
+
+impl Observer for Announcing<'_> {
+    fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
+        self.inner.notice(at, notice);
+        match notice {
+            Notice::Event(Event::AllRunning { .. }) => self.announce(),
+            Notice::Spawned { .. } if !self.is_announced => {
+                self.missing = self.missing.saturating_sub(1);
+                if self.missing == 0 {
+                    self.runs_at.get_or_insert_with(|| Instant::now() + RUNS_AFTER);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn takes_lines(&self) -> bool {
+        self.inner.takes_lines()
+    }
+
+    fn shows_parts(&self) -> bool {
+        self.inner.shows_parts()
+    }
+
+    fn settle(&mut self, limit: Duration) {
+        self.inner.settle(limit);
+    }
+
+    fn finish(&mut self, limit: Option<Duration>) -> bool {
+        self.inner.finish(limit)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        [self.inner.due(), self.runs_at].into_iter().flatten().min()
+    }
+
+    fn act(&mut self, now: Instant) {
+        if self.inner.due().is_some_and(|due| due <= now) {
+            self.inner.act(now);
+        }
+        if self.runs_at.is_some_and(|due| due <= now) {
+            self.announce();
+        }
+    }
+}
