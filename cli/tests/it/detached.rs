@@ -72,7 +72,7 @@ fn script(place: &Place, options: &[&str], script: &str) -> Done {
 fn a_detached_job_goes_on_and_whoever_attaches_gets_its_output_and_its_end() {
     let place = Place::new();
     let job = sort(&place);
-    assert_eq!(job.len(), 32, "{job}");
+    assert_eq!(job.len(), 32, "{}", &*job);
     wait_until("two commits", || commits(&job) >= 2);
     // One that looks, and goes away again.
     let seen = done(&mut stillwire(&["attach", &job[..8], "--no-wait"]));
@@ -250,5 +250,5 @@ fn a_connection_that_closes_does_not_end_the_job() {
     let before = commits(&job);
     wait_until("it goes on", || commits(&job) > before);
     place.let_end();
-    verified(&attach(&job, &[]).finish());
+    verified(&attach(&place.job_text(), &[]).finish());
 }
