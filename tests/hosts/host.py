@@ -14,7 +14,9 @@ from networks import CONTROL, NETWORKS, address, tool
 # Seconds.
 STEP_MAX = 30
 
+# Of a disk, without the images of large ranks; and how many images of such a rank it holds: two generations, parity, and what is being written or rebuilt.
 DISK_BYTES = 512 << 20
+IMAGES_HELD = 6
 
 # Ids of processes are unique over all hosts and their boots: a line that a process wrote names its host and its boot.
 PIDS_PER_BOOT = 20_000
@@ -100,7 +102,8 @@ class Process:
 
 
 class Host:
-    def __init__(self, number, place, networks, sshd):
+    def __init__(self, number, place, networks, sshd, disk_bytes):
+        self.disk_bytes = disk_bytes
         self.number, self.place, self.networks, self.sshd = number, place, networks, sshd
         self.name = f"h{number}" if number else "login"
         self.disk = os.path.join(place, "disks", self.name)
@@ -110,7 +113,7 @@ class Host:
 
     def make_disk(self):
         os.makedirs(self.disk, exist_ok=True)
-        tool("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", self.name, self.disk)
+        tool("mount", "-t", "tmpfs", "-o", f"size={self.disk_bytes}", self.name, self.disk)
         os.mkdir(os.path.join(self.disk, "home"), 0o700)
         os.mkdir(os.path.join(self.disk, "var-tmp"))
         os.chmod(os.path.join(self.disk, "var-tmp"), 0o1777)
@@ -216,7 +219,7 @@ class Host:
         wait_until(f"a full disk of {self.name}", has_shrunk)
 
     def empty(self):
-        self.set_disk(DISK_BYTES)
+        self.set_disk(self.disk_bytes)
 
     def mount_points(self):
         points = [line.split()[4] for line in read(f"/proc/{self.pid}/mountinfo").splitlines()]

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 
 from host import wait_until
@@ -25,21 +26,58 @@ class Failure(Exception):
     pass
 
 
+# What the launcher says of a host that is lost for good, in this order; each is the end of a part of the recovery.
+STAGES = {
+    "declared": re.compile(r"is gone or cut off; rolling back"),
+    "replaced": re.compile(r"takes its place"),
+    "rebuilt": re.compile(r"has what it had:"),
+    "decided": re.compile(r"life \S+ begins from generation"),
+    "running": re.compile(r"all ranks run again"),
+}
+
+
+class Printed(threading.Thread):
+    """When each line of a file was written."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.lines, self.is_over = path, [], threading.Event()
+        self.start()
+
+    def run(self):
+        with open(self.path, errors="replace") as file:
+            while not self.is_over.wait(0.01):
+                now = time.monotonic()
+                self.lines += [(now, line) for line in file]
+
+    def stages(self, since):
+        """How long each part of a recovery took."""
+        last, found = since, {}
+        for name, said in STAGES.items():
+            at = next((at for at, line in list(self.lines) if at >= last and said.search(line)), None)
+            if at is None:
+                return {}
+            found[name], last = at - last, at
+        return found
+
+
 class Job:
     def __init__(self, options, cluster, folder, parity, spares):
         self.options, self.cluster, self.folder = options, cluster, folder
         self.output = open(os.path.join(folder, "output"), "ab+")
+        self.printed = Printed(self.output.name)
         self.lines = Lines(os.path.join(folder, "lines"))
         self.end_file = os.path.join(folder, "end")
         # On the login host's own disk: no other host needs it.
         self.directory = os.path.join(cluster.place, "home", "job")
         self.outside = None
         shell = f"{options.ssh} -F {cluster.place}/etc/ssh_config -o BatchMode=yes -o ServerAliveInterval=2"
-        words = ["run", "-n", str(RANKS), "--ckpt-every", "1s", "--ckpt-dir", self.directory, "--parity", parity]
+        every = "5s" if options.bytes else "1s"
+        words = ["run", "-n", str(RANKS), "--ckpt-every", every, "--ckpt-dir", self.directory, "--parity", parity]
         words += ["--hosts", self.hosts(cluster.nodes), "--remote-shell", shell, "--rails", "udp"]
         if spares:
             words += ["--spare-hosts", ",".join(self.named(host) for host in cluster.spares)]
-        self.start([*words, "--", options.program, self.lines.path, self.end_file])
+        self.start([*words, "--", options.program, self.lines.path, self.end_file, *([str(options.bytes)] if options.bytes else [])])
 
     @staticmethod
     def named(host, ranks=None):
@@ -91,7 +129,7 @@ class Job:
         return [process for process in host.processes() if process.is_keeper()]
 
     def committed(self):
-        return len(re.findall(r"committed", self.text()))
+        return len(re.findall(r"generation \S+ committed \(", self.text()))
 
     def wait_until_saved(self):
         """All ranks run, and a generation is committed."""
@@ -136,4 +174,6 @@ class Job:
         if not self.has_ended():
             self.outside.kill()
             self.outside.wait()
+        self.printed.is_over.set()
+        self.printed.join()
         self.output.close()

@@ -16,12 +16,12 @@ import tempfile
 import time
 
 from faults import KINDS
-from host import Host, wait_until
-from job import Failure, Job
+from host import DISK_BYTES, IMAGES_HELD, Host, wait_until
+from job import RANKS, Failure, Job
 from lives import recovery, two_lives
 from networks import DATA, NETWORKS, Networks, address, tool
 
-NODES, SPARES = 3, 2
+SPARES = 2
 
 # Seconds. The first is for a fault that the job survives by itself, and for a restart: leases, pauses between attempts, and a busy machine.
 RECOVERED_MAX = 120
@@ -46,8 +46,9 @@ class Cluster:
         for folder in ("disks", "etc", "home", "logs"):
             os.mkdir(os.path.join(place, folder))
         self.write_settings(options)
-        self.hosts = [Host(number, place, self.networks, options.sshd) for number in range(1 + NODES + SPARES)]
-        self.login, self.nodes, self.spares = self.hosts[0], self.hosts[1 : 1 + NODES], self.hosts[1 + NODES :]
+        disk_bytes = DISK_BYTES + IMAGES_HELD * options.bytes * -(-RANKS // options.nodes)
+        self.hosts = [Host(number, place, self.networks, options.sshd, disk_bytes) for number in range(1 + options.nodes + SPARES)]
+        self.login, self.nodes, self.spares = self.hosts[0], self.hosts[1 : 1 + options.nodes], self.hosts[1 + options.nodes :]
 
     def boot(self):
         for host in self.hosts:
@@ -59,7 +60,7 @@ class Cluster:
         for name in ("host_key", "id"):
             tool(*options.keygen, "-q", "-t", "ed25519", "-N", "", "-f", os.path.join(etc, name))
         shutil.copy(os.path.join(etc, "id.pub"), os.path.join(etc, "authorized_keys"))
-        names = [("login" if number == 0 else f"h{number}", number) for number in range(1 + NODES + SPARES)]
+        names = [("login" if number == 0 else f"h{number}", number) for number in range(1 + options.nodes + SPARES)]
         files = {
             "hosts": "127.0.0.1 localhost\n" + "".join(f"{address('control', number)} {name}\n" for name, number in names),
             "passwd": f"root:x:0:0:root:{home}:/bin/bash\nsshd:x:101:65534::/run/sshd:/usr/sbin/nologin\nnobody:x:65534:65534::/:/usr/sbin/nologin\n",
@@ -95,20 +96,24 @@ class Round:
         self.options, self.what = options, ""
         self.folder = tempfile.mkdtemp(prefix=f"{kind}-", dir=options.place)
         self.failures, self.two_lives, self.leftovers = [], [], []
-        self.recovery_s, self.restarts = None, 0
+        self.recovery_s, self.stages, self.restarts = None, {}, 0
         self.cluster = self.job = None
 
     def run(self):
         try:
             self.cluster = Cluster(self.options, self.folder)
             self.cluster.boot()
-            self.job = Job(self.options, self.cluster, self.folder, self.dice.choice(["xor", "rs:2+1"]), self.options.spares)
+            self.job = Job(self.options, self.cluster, self.folder, self.parity(), self.options.spares)
             self.disturb()
         except (Failure, RuntimeError) as failure:
             self.failures.append(str(failure))
         if self.job:
             self.judge()
         return self
+
+    def parity(self):
+        chosen = self.dice.choice(["xor", "rs:2+1"])
+        return self.options.parity or chosen
 
     def disturb(self):
         job = self.job
@@ -140,6 +145,7 @@ class Round:
         self.check_frames()
         job.finish()
         self.recovery_s = max(0.0, recovery(job.lines.update(), before, began * 1000))
+        self.stages = job.printed.stages(began)
 
     def restart(self, fault, lost):
         """Somebody does what the launcher has asked for: with spares in the places of some hosts."""
@@ -197,12 +203,22 @@ class Round:
                 tool("umount", "--lazy", os.path.join(disks, name))
         shutil.rmtree(self.folder)
 
+    def of_size(self):
+        parity = f" --parity {self.options.parity}" if self.options.parity else ""
+        return f" --bytes {self.options.bytes} --nodes {self.options.nodes}{parity}" if self.options.bytes or self.options.nodes != 3 else parity
+
     def report(self):
         what = f"{self.kind}, seed {self.seed}: {self.what or 'nothing was done to it'}"
         if self.failures:
-            script = f"tests/hosts/run --rounds 1 --seed {self.seed} --kind {self.kind}{' --spares' if self.options.spares else ''}{' --quick' if self.options.quick else ''}"
+            script = f"tests/hosts/run --rounds 1 --seed {self.seed} --kind {self.kind}{' --spares' if self.options.spares else ''}{' --quick' if self.options.quick else ''}{self.of_size()}"
             return f"FAILED: {what}: {'; '.join(self.failures)}; see {self.folder}; again: {script}"
-        return f"{what}: all ranks run again {self.recovery_s:.1f} s after it{', restarted' if self.restarts else ''}"
+        stages = "".join(f", {name} {seconds:.2f}" for name, seconds in self.stages.items())
+        parts = f" (seconds:{stages[1:]})" if stages else ""
+        return f"{what}: all ranks run again {self.recovery_s:.1f} s after it{', restarted' if self.restarts else ''}{parts}"
+
+
+def medians(stages):
+    return {name: round(statistics.median(each[name] for each in stages), 2) for name in (stages[0] if stages else ())} or None
 
 
 def summary(rounds):
@@ -215,6 +231,7 @@ def summary(rounds):
                 "count": len(own),
                 "failures": sum(bool(each.failures) for each in own),
                 "restarted": sum(each.restarts > 0 for each in own),
+                "stages_s": medians([each.stages for each in own if each.stages]),
                 "recovery_s": {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2)} if seconds else None,
             }
     return {
@@ -259,6 +276,9 @@ def main():
     parser.add_argument("--spares", action="store_true", help="the job has spare hosts, and survives by itself")
     parser.add_argument("--quick", action="store_true", help="no fault lasts longer than some seconds")
     parser.add_argument("--keep", action="store_true", help="keep what the launchers of all rounds print")
+    parser.add_argument("--bytes", type=int, default=0, help="memory of each rank")
+    parser.add_argument("--nodes", type=int, default=3, choices=(3, 4))
+    parser.add_argument("--parity")
     parser.add_argument("--place", required=True, help="where the hosts' files lie")
     for name in ("stillwire", "provider", "program", "ssh", "keygen"):
         parser.add_argument(f"--{name}", required=True)
