@@ -10,6 +10,9 @@ from networks import CONTROL, DATA, IN, OUT
 # that is being made tries again at growing intervals.
 OUT_OF_REACH_MAX = 20
 
+# Seconds of a cut of the data network that a launcher reports: ranks notice it within one, and it reports what has lasted three more.
+REPORTED_AFTER = 6
+
 # Seconds of stops and cuts, and of a boot; quick rounds have the first ones.
 SPANS = (1, 3, 6, 12, 20, 35, 60)
 QUICK_SPANS = 3
@@ -32,6 +35,8 @@ class Fault:
     ends_ranks: bool = False
     # Hosts that never come back: a spare takes their places at a restart.
     lost: list = field(default_factory=list)
+    # What the launcher has to print meanwhile, if anything: a regular expression.
+    says: str = ""
     # The host that the launcher cannot reach: somebody may not wait for it, and restart the job on a spare at once.
     silent: object = None
 
@@ -90,7 +95,10 @@ def cut_control(job, dice, host):
 
 
 def cut_data(job, dice, host):
-    return cut(job, dice, host, [DATA], False)
+    fault = cut(job, dice, host, [DATA], False)
+    if fault.seconds >= REPORTED_AFTER:
+        fault.says = f"the data network of {host.name} \\(node \\d+\\) may be cut"
+    return fault
 
 
 def cut_both(job, dice, host):

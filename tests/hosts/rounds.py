@@ -132,6 +132,8 @@ class Round:
             if replaces and fault.silent and not fault.ends_launcher and job.has_ended() and not self.restarts:
                 self.restart(fault, [fault.silent])
             time.sleep(min(0.1, left))
+        if fault.says and not re.search(fault.says, job.text()):
+            raise Failure(f"the launcher has not said `{fault.says}`")
         fault.end()
         job.note("the fault is over")
         # Nobody who ran before runs on where the fault has ended a process of the job.

@@ -7,7 +7,7 @@
 //! |------------|-----------------------------------------------------------------------------------|--------------------------------|
 //! | heartbeats | the keeper above heard nothing for [`Watch::suspicion`]                            | a heartbeat, an answer          |
 //! | probe      | a question was not answered for that time                                         | an answer                      |
-//! | data path  | ranks of other nodes hear nothing of its ranks, and no one of these nodes is a better explanation | its ranks are heard again      |
+//! | data path  | its ranks and those of other nodes do not hear each other, and it is the best explanation | they hear each other again      |
 //!
 //! The probe circulates: one keeper after the other is asked, and the next one when that has answered (SCore's server does so). A node that does not answer
 //! holds up a round once, for the time of a suspicion.
@@ -85,12 +85,12 @@ pub enum SuspicionEvent {
         /// Since the suspicion.
         lasted: Duration,
     },
-    /// A keeper answers, and ranks of other nodes have heard nothing of its ranks for a while: its data network is cut, or its ranks stand still.
+    /// A keeper answers, and its ranks and those of other nodes have heard nothing of each other for a while: its data network is cut, or its ranks stand still.
     DataSilent {
         /// The node.
         node: NodeIndex,
-        /// Some of the ranks that hear nothing, in order.
-        reporters: Vec<Rank>,
+        /// Some of the ranks of other nodes, in order.
+        others: Vec<Rank>,
         /// Since when.
         lasted: Duration,
     },
@@ -246,18 +246,10 @@ impl Suspicions {
         }
     }
 
-    /// Whose data network is suspected: a node of which some others hear nothing, unless one of those is in the same way silent to more nodes. If a node's
-    /// cable is out, its own ranks report all others as silent too.
+    /// Whose data network is suspected.
     fn judge_data_path(&mut self, now: Instant) {
         let Some(watched) = &self.watched else { return };
-        let named: BTreeSet<NodeIndex> = {
-            let reporters = watched.reporters();
-            let weight = |node: &NodeIndex| reporters.get(node).map_or(0, BTreeSet::len);
-            let is_named = |(_, by): &(&NodeIndex, &BTreeSet<NodeIndex>)| {
-                by.iter().all(|reporter| weight(reporter) <= by.len())
-            };
-            reporters.iter().filter(is_named).map(|(node, _)| *node).collect()
-        };
+        let named = watched.cut_off();
         let is_suspected = |suspect: &Suspect| suspect.by.contains_key(&Monitor::DataPath);
         let before: Vec<NodeIndex> = watched
             .suspects
@@ -336,7 +328,7 @@ impl Suspicions {
     /// Reports suspicions that last.
     fn show(&mut self, now: Instant) {
         let Some(watched) = &mut self.watched else { return };
-        let reporters = watched.data_silences();
+        let silences = watched.data_silences();
         let shown_after = watched.watch.suspicion() * SUSPICION_SHOWN_AFTER;
         for (node, suspect) in &mut watched.suspects {
             let node = *node;
@@ -346,12 +338,12 @@ impl Suspicions {
                     self.actions.push(Action::Event(SuspicionEvent::Lasts { node, lasted }));
                 }
             } else if suspect.data_shown_at.is_some_and(|at| now >= at)
-                && let Some((since, reporters)) = reporters.get(&node)
+                && let Some((since, others)) = silences.get(&node)
             {
                 let lasted = now.since(*since);
                 suspect.data_shown_at = Some(now + lasted);
-                let reporters = reporters.iter().copied().take(REPORTERS_NAMED_MAX).collect();
-                self.actions.push(Action::Event(SuspicionEvent::DataSilent { node, reporters, lasted }));
+                let others = others.iter().copied().take(REPORTERS_NAMED_MAX).collect();
+                self.actions.push(Action::Event(SuspicionEvent::DataSilent { node, others, lasted }));
             }
         }
     }
@@ -387,28 +379,59 @@ impl Watched {
         self.turn
     }
 
-    /// Nodes with ranks of which others hear nothing, and the nodes of those.
-    fn reporters(&self) -> BTreeMap<NodeIndex, BTreeSet<NodeIndex>> {
-        let mut all: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
+    /// The fewest nodes that explain all silences, each between two nodes: the one at an end of most of them, and so on; of several, the one that most do not
+    /// hear. If a node's cable is out, its own ranks report all others, and nobody may report them: a rank that waits for a message owes nothing (R22).
+    fn cut_off(&self) -> BTreeSet<NodeIndex> {
+        let mut open: BTreeMap<NodeIndex, Ends> = BTreeMap::new();
         for (rank, by) in self.silences.keys() {
             if let (Some(node), Some(by)) = (self.layout.node_of(*rank), self.layout.node_of(*by)) {
-                all.entry(node).or_default().insert(by);
+                let ends = open.entry(node).or_default();
+                ends.all.insert(by);
+                ends.reporters.insert(by);
+                open.entry(by).or_default().all.insert(node);
+            }
+        }
+        let mut named = BTreeSet::new();
+        loop {
+            let weight = |ends: &Ends| (ends.all.len(), ends.reporters.len());
+            let Some(most) = open.values().filter(|ends| !ends.all.is_empty()).map(weight).max() else {
+                return named;
+            };
+            let chosen: Vec<NodeIndex> =
+                open.iter().filter(|(_, ends)| weight(ends) == most).map(|(node, _)| *node).collect();
+            for node in chosen {
+                named.insert(node);
+                for other in open.remove(&node).unwrap_or_default().all {
+                    if let Some(ends) = open.get_mut(&other) {
+                        ends.all.remove(&node);
+                        ends.reporters.remove(&node);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Since when ranks of a node and of others do not hear each other, and the others.
+    fn data_silences(&self) -> BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> {
+        let mut all: BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> = BTreeMap::new();
+        for ((rank, by), since) in &self.silences {
+            for (one, other) in [(rank, by), (by, rank)] {
+                let Some(node) = self.layout.node_of(*one) else { continue };
+                let (first, others) = all.entry(node).or_insert((*since, BTreeSet::new()));
+                *first = (*first).min(*since);
+                others.insert(*other);
             }
         }
         all
     }
+}
 
-    /// Nodes with ranks of which others hear nothing, since when, and who.
-    fn data_silences(&self) -> BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> {
-        let mut all: BTreeMap<NodeIndex, (Instant, BTreeSet<Rank>)> = BTreeMap::new();
-        for ((rank, by), since) in &self.silences {
-            let Some(node) = self.layout.node_of(*rank) else { continue };
-            let (first, reporters) = all.entry(node).or_insert((*since, BTreeSet::new()));
-            *first = (*first).min(*since);
-            reporters.insert(*by);
-        }
-        all
-    }
+/// Nodes at the other ends of silences of one node.
+#[derive(Debug, Default)]
+struct Ends {
+    all: BTreeSet<NodeIndex>,
+    /// Those that have reported it.
+    reporters: BTreeSet<NodeIndex>,
 }
 
 #[cfg(test)]

@@ -213,12 +213,12 @@ impl Progress {
                     ),
                 );
             }
-            SuspicionEvent::DataSilent { node, reporters, lasted } => {
-                let ranks = Ranks(reporters.clone());
+            SuspicionEvent::DataSilent { node, others, lasted } => {
+                let ranks = Ranks(others.clone());
                 let lasted = text::nanos(nanos(*lasted));
                 self.warn(&format!(
-                    "the data network of {host} (node {node}) may be cut: {ranks} heard nothing of its ranks when they looked last, since {lasted} ago, \
-                     and its node daemon answers. Perhaps its ranks only stand still, or those that look are computing; the job waits and loses nothing. \
+                    "the data network of {host} (node {node}) may be cut: {ranks} and its ranks heard nothing of each other when they looked last, since {lasted} ago, \
+                     and its node daemon answers. Perhaps some of these only stand still, or compute; the job waits and loses nothing. \
                      If it makes no progress, stop it (Ctrl-C) and run `stillwire restart` with other --hosts"
                 ));
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ckpt_glue::control::{ClosedLink, Control, Message, NicText, closed_port};
+use ckpt_glue::control::{ClosedLink, Control, FaultReport, Message, NicText, closed_port};
 use ckpt_glue::enrolment::AddressTable;
 use ckpt_glue::names::Party;
 use client::launch::Launch;
@@ -364,6 +364,11 @@ impl ThisRank {
     /// Reports to the keeper the NIC over which a port of this rank reaches other hosts.
     pub fn report_nic(&self, nic: &NicSelection) {
         self.lock().say(Message::Nic { words: NicText::new(nic) });
+    }
+
+    /// Passes on what a port of this rank has noticed of a peer (R33).
+    pub fn report_peer(&self, report: FaultReport) {
+        self.lock().say(Message::Fault { report });
     }
 
     /// A port has closed. Its final counters go to the keeper, which answers for it from then on (R12).

@@ -11,10 +11,11 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use agent::ThisRank;
 use ckpt_glue::control::{
-    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, Message, NicText, closed_port,
+    ClosedLink, Control, ControlKey, ControlReader, ControlWriter, FaultReport, Message, NicText, closed_port,
 };
 use ckpt_glue::names::Party;
 use client::launch::{self, Launch, SOCKET_VARIABLE};
@@ -90,6 +91,32 @@ impl Keeper {
         match self {
             Keeper::Agent(rank) => rank.report_nic(nic),
             Keeper::Own(line) => line.say(Message::Nic { words: NicText::new(nic) }),
+        }
+    }
+
+    /// Passes on that a peer is silent, or is heard again (R33). The launcher knows only ranks of its own job.
+    pub(crate) fn report_peer(&self, peer: PortId, silent: Option<Duration>) {
+        if !is_named_after_its_rank(peer) {
+            return;
+        }
+        let (rank, by) = (peer.rank(), self.rank());
+        let report = match silent {
+            Some(since) => {
+                let silent_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+                FaultReport::RankSilent { rank, by: Some(by), silent_ms }
+            }
+            None => FaultReport::RankHeard { rank, by },
+        };
+        match self {
+            Keeper::Agent(rank) => rank.report_peer(report),
+            Keeper::Own(line) => line.say(Message::Fault { report }),
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        match self {
+            Keeper::Agent(rank) => rank.rank(),
+            Keeper::Own(line) => line.rank,
         }
     }
 
@@ -381,5 +408,18 @@ mod tests {
             OwnLine::take(1 << 20).is_none() && OwnLine::take(0).is_none(),
             "nothing open, and standard input"
         );
+    }
+
+    /// R33: a rank's silence is evidence, and a process that no rank is named after is none of the job's.
+    #[test]
+    fn silent_peers_are_reported_by_rank() {
+        let (keeper, mut launcher) = started();
+        keeper.report_peer(PortId::of_rank(Rank(1), 2), Some(Duration::from_millis(700)));
+        keeper.report_peer(PortId(u64::MAX), Some(Duration::from_secs(9)));
+        keeper.report_peer(PortId::of_rank(Rank(1), 2), None);
+        let reports: Vec<Message> = said(&mut launcher).into_iter().map(|control| control.message).collect();
+        let silent = FaultReport::RankSilent { rank: Rank(1), by: Some(Rank(3)), silent_ms: 700 };
+        let heard = FaultReport::RankHeard { rank: Rank(1), by: Rank(3) };
+        assert_eq!(reports, [silent, heard].map(|report| Message::Fault { report }));
     }
 }

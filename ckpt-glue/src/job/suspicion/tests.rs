@@ -123,8 +123,8 @@ fn ranks_of_one_node_count_as_one_and_the_node_that_most_do_not_hear_is_suspecte
     let events = run(&mut all, 1202, 3300, &[]);
     let shown = SuspicionEvent::DataSilent {
         node: NodeIndex(2),
-        reporters: [0, 1, 3, 6].map(Rank).into(),
-        lasted: MS * 3050,
+        others: [0, 1, 3, 6].map(Rank).into(),
+        lasted: MS * 3101,
     };
     assert_eq!(events.last(), Some(&(3201, shown)), "{events:?}");
     // While it heals, no other node is suspected for a moment.
@@ -135,6 +135,29 @@ fn ranks_of_one_node_count_as_one_and_the_node_that_most_do_not_hear_is_suspecte
         SuspicionEvent::Withdrawn { node: NodeIndex(2), by: Monitor::DataPath, lasted: MS * (3350 - 1201) };
     assert_eq!(run(&mut all, 3300, 3400, &[]), [(3350, event)]);
     assert_eq!(all.suspects().count(), 0);
+}
+
+/// Nobody owes the ranks of node 2 an answer, so only they report: one node explains it all.
+#[test]
+fn a_node_whose_ranks_alone_report_many_others_is_the_one_that_is_cut_off() {
+    let mut all = watched();
+    all.rank_silent(at(5), Rank(0), Rank(4), MS * 1000);
+    all.rank_silent(at(6), Rank(6), Rank(5), MS * 1000);
+    assert_eq!(run(&mut all, 5, 100, &[]), [(55, raised(2, Monitor::DataPath))]);
+    // One of the two is heard again: of a single silence, the node that is not heard is suspected.
+    all.rank_heard(at(100), Rank(6), Rank(5));
+    run(&mut all, 100, 200, &[]);
+    let suspects: Vec<_> = all.suspects().map(|(node, ..)| node.0).collect();
+    assert_eq!(suspects, [0]);
+}
+
+#[test]
+fn two_nodes_that_do_not_hear_each_other_are_both_suspected() {
+    let mut all = watched();
+    all.rank_silent(at(5), Rank(0), Rank(2), MS * 1000);
+    all.rank_silent(at(5), Rank(2), Rank(0), MS * 1000);
+    let events = run(&mut all, 5, 100, &[]);
+    assert_eq!(events, [(55, raised(0, Monitor::DataPath)), (55, raised(1, Monitor::DataPath))]);
 }
 
 #[test]

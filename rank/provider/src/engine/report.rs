@@ -6,6 +6,7 @@ use transport::{Event, LinkIndex, PortId, Silence};
 use super::{Engine, State};
 use crate::abi::ADDR_NOTAVAIL;
 use crate::identity::key_file;
+use crate::keeper::keeper;
 use crate::log::{complain, note};
 
 impl Engine {
@@ -19,7 +20,15 @@ impl Engine {
                 ));
                 self.link_broken(state, *link);
             }
-            Event::PeerSilent { peer, silence: Silence::Gone, since, .. } => {
+            // It has said that it stands still, and for how long.
+            Event::PeerSilent { silence: Silence::Frozen, .. } => {}
+            Event::PeerSilent { peer, silence, since, .. } => {
+                if let Some(keeper) = keeper() {
+                    keeper.report_peer(*peer, Some(*since));
+                }
+                if *silence != Silence::Gone {
+                    return;
+                }
                 state.silent.insert(*peer);
                 let strays = self.strangers();
                 let key = key_file().map(|file| format!("the key here is in {}; ", file.display()));
@@ -30,9 +39,14 @@ impl Engine {
                     self.name(*peer)
                 ));
             }
-            // A merely slow peer has not been reported.
-            Event::PeerBack { peer, .. } if state.silent.remove(peer) => {
-                complain(format_args!("{} answers again", self.name(*peer)))
+            Event::PeerBack { peer, .. } => {
+                if let Some(keeper) = keeper() {
+                    keeper.report_peer(*peer, None);
+                }
+                // The program's user has not heard of a peer that was merely slow.
+                if state.silent.remove(peer) {
+                    complain(format_args!("{} answers again", self.name(*peer)));
+                }
             }
             _ => {}
         }
