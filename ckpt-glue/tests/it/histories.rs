@@ -111,7 +111,7 @@ fn act(world: &mut World, weak: u32, deed: Deed) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 100 }, ..ProptestConfig::default() })]
     #[test]
     fn nothing_forbidden_happens_and_the_job_goes_on(
         deeds in proptest::collection::vec((0u64..60, deed()), 0..25),

@@ -160,7 +160,7 @@ fn a_section_that_differs_from_memory_is_refused_with_the_place() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 4000 }))]
 
     /// Damage that keeps more in step than a flipped bit: numbers moved a little, the same in several places.
     #[test]

@@ -77,7 +77,7 @@ fn change(content: &mut Vec<u8>, random: &mut Random) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 80 }))]
 
     #[test]
     fn every_checkpoint_of_a_chain_comes_back(seed in any::<u64>(), steps in 1usize..6, bytes in 0usize..20_000) {

@@ -431,7 +431,7 @@ fn salt_of_the_property() -> Option<[u8; 24]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 48 }))]
 
     #[test]
     fn what_is_encrypted_in_any_pieces_is_read(parts in sections(), pieces in 1..50_000usize) {

@@ -266,7 +266,7 @@ fn sections() -> impl Strategy<Value = Vec<(u32, u16, u64, Vec<u8>)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
 
     #[test]
     fn every_way_of_writing_gives_the_same_file(parts in sections(), pieces in 1..50_000usize, job: u128) {

@@ -76,7 +76,7 @@ fn usages() -> impl Strategy<Value = Option<KeyUse>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 60 }))]
 
     #[test]
     fn any_content_comes_back_and_any_block_alone(

@@ -201,7 +201,7 @@ fn sums_of_what_a_record_says_do_not_overflow() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
 
     #[test]
     fn a_job_file_holds_any_bytes(

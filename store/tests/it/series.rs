@@ -111,7 +111,7 @@ fn content(random: &mut Random, before: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(50))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 50 }))]
 
     #[test]
     fn any_number_comes_back_and_no_chain_is_too_long(

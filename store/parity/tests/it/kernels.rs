@@ -103,7 +103,7 @@ fn a_source_that_is_too_long_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
     #[test]
     fn kernels_equal_the_definition(
         (rows, columns) in (1..7usize, 1..20usize),

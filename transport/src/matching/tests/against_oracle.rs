@@ -302,7 +302,7 @@ impl Both {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
 
     #[test]
     fn every_history_goes_as_the_oracle_says(steps in prop::collection::vec(step(), 1..250)) {

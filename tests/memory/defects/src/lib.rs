@@ -1,0 +1,1 @@
+//! Nothing: all of it is in the test program.
