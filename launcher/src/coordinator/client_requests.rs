@@ -7,22 +7,19 @@ use ckpt_glue::control::Source as Asker;
 use ckpt_glue::job::{self, Event, Monitor};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::protocols::CheckpointEvent;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use transport::{Epoch, Rank};
 
 use super::super::requests::Answered;
 use super::super::status::{FalseAlarms, RankStatus, Saved, Status, SuspectedNode, state};
-use super::{Shell, Source, watch};
+use super::{Shell, Source};
 
 impl Shell<'_> {
     pub(super) fn on_request(&mut self, token: u64, client: u64) {
         if client == 0 {
             while let Some((number, stream)) = self.requests.accept() {
-                let token = self.next_token;
-                self.next_token += 1;
-                if watch(&self.epoll, stream.as_fd(), token).is_ok() {
-                    self.sources.insert(token, Source::Requests(number));
-                }
+                // One that cannot be watched is closed with its client.
+                let _ = self.events.watch(stream.as_fd(), Source::Requests(number));
             }
             return;
         }
@@ -35,15 +32,13 @@ impl Shell<'_> {
             Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
             Answered::Stop => self.stop(),
             Answered::Gone => {
-                // Closing the descriptor has taken it out of `epoll`.
-                self.sources.remove(&token);
+                self.events.forget(token);
             }
         }
         if let Some((stream, waits)) = self.requests.stream(client) {
             let mut flags = EpollFlags::EPOLLIN;
             flags.set(EpollFlags::EPOLLOUT, waits);
-            // Fails only for a descriptor that is being closed.
-            let _ = self.epoll.modify(stream, &mut EpollEvent::new(flags, token));
+            self.events.await_flags(stream.as_fd(), token, flags);
         }
     }
 

@@ -151,7 +151,7 @@ impl Shell<'_> {
         let replay_end = input.end;
         let begun = input.begin(self.plan, decision.restore);
         let begun = begun.unwrap_or_else(|words| {
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             Positions::new()
         });
         for node in self.keepers.nodes() {
@@ -160,7 +160,7 @@ impl Shell<'_> {
             let life = decision.life;
             self.keepers.send(node, &ToKeeper::InputLife { life, ranks, replay_end });
         }
-        if self.verdict.is_some() {
+        if self.end.verdict.is_some() {
             self.stop();
         }
     }
@@ -232,7 +232,7 @@ impl Shell<'_> {
         let words = format!(
             "rank {rank} needs its standard input again from byte {from}, and the kept input begins at byte {first}: {why}"
         );
-        self.verdict.get_or_insert(Verdict { words, exit_code: None });
+        self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
         self.stop();
     }
 

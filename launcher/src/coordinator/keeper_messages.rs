@@ -43,10 +43,10 @@ impl Shell<'_> {
 
     /// A keeper is gone, and with it every process that it had started. It is started again while the job needs it.
     fn lose_keeper(&mut self, token: u64, node: NodeIndex, error: &LinkError) {
-        self.sources.remove(&token);
+        self.events.forget(token);
         let status = self.keepers.lost(node);
         self.lose_part(node);
-        if self.leaving || self.unfit.is_some() {
+        if self.end.leaving || self.end.unfit.is_some() {
             return;
         }
         let why = match (error, status) {
@@ -56,7 +56,7 @@ impl Shell<'_> {
         let host = self.keepers.name(node);
         let was_there = self.keepers.start_later(node);
         if !was_there && self.job.status().phase == JobPhase::Gathering {
-            self.unfit =
+            self.end.unfit =
                 Some(LauncherError::Unfit { host, problem: format!("its keeper has said nothing: {why}") });
             return;
         }
@@ -186,7 +186,7 @@ impl Shell<'_> {
     fn on_unfit(&mut self, node: NodeIndex, problem: String) {
         let host = self.keepers.name(node);
         if self.job.status().phase == JobPhase::Gathering {
-            self.unfit.get_or_insert(LauncherError::Unfit { host, problem });
+            self.end.unfit.get_or_insert(LauncherError::Unfit { host, problem });
         } else {
             self.notify(&Notice::KeeperLost { host: &host, why: &problem });
         }
@@ -194,9 +194,11 @@ impl Shell<'_> {
 
     fn on_ended(&mut self, node: NodeIndex, rank: Rank, life: Life, status: ExitStatus, is_new: bool) {
         self.processes.remove(&rank);
-        if matches!(status, ExitStatus::Code(NOT_EXECUTED | NOT_FOUND)) && is_new && self.restoring.is_some()
+        if matches!(status, ExitStatus::Code(NOT_EXECUTED | NOT_FOUND))
+            && is_new
+            && self.restore.restoring.is_some()
         {
-            let said = self.last_words.remove(&Member::of_job(rank));
+            let said = self.restore.last_words.remove(&Member::of_job(rank));
             self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
         }
         let has_finished = self.has_finished(rank);
@@ -205,7 +207,7 @@ impl Shell<'_> {
             return;
         }
         if !status.is_success() {
-            self.failed.get_or_insert((rank, status));
+            self.end.failed.get_or_insert((rank, status));
         }
         if status.is_success() && self.has_broken_off(rank) {
             self.speak_for(rank, Message::Fault { report: FaultReport::RankDied { rank, status } });
@@ -233,19 +235,19 @@ impl Shell<'_> {
     }
 
     fn note_unrestored(&mut self, rank: Rank, why: String) {
-        if let Some(generation) = self.restoring.filter(|_| self.plan.saves == Saves::Process) {
-            self.unrestored.get_or_insert((generation, rank, why));
+        if let Some(generation) = self.restore.restoring.filter(|_| self.plan.saves == Saves::Process) {
+            self.restore.unrestored.get_or_insert((generation, rank, why));
         }
     }
 
     /// A generation that was not restored for a reason that lies elsewhere than in its files, which have been read meanwhile, is not restored the next
     /// time either: the job ends, and reports why.
     pub(super) fn give_up_unrestored(&mut self, newest: Option<GenerationId>) {
-        let Some((generation, rank, why)) = self.unrestored.take() else { return };
+        let Some((generation, rank, why)) = self.restore.unrestored.take() else { return };
         if newest == Some(generation) {
             let why = why.strip_prefix("stillwire: ").unwrap_or(&why);
             let words = format!("rank {rank} cannot be restored from generation {generation}: {why}");
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             self.stop();
         }
     }
@@ -273,7 +275,7 @@ impl Shell<'_> {
         let waiting = those(&|phase| matches!(phase, RankPhase::Attached | RankPhase::Running));
         let missing = if missing.0.is_empty() { &waiting } else { &missing };
         let why = self.why_silent().map_or_else(String::new, |why| format!("; {why}"));
-        let words = if self.restoring.is_some() {
+        let words = if self.restore.restoring.is_some() {
             format!("{missing} did not come back within {timeout:?} (--start-timeout){why}")
         } else {
             let wait = if waiting.0.len() == 1 { "waits" } else { "wait" };
@@ -281,7 +283,7 @@ impl Shell<'_> {
                 "{missing} did not open a session within {timeout:?} (--start-timeout), in which {waiting} {wait} for all ranks{why}"
             )
         };
-        self.verdict.get_or_insert(Verdict { words, exit_code: None });
+        self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
     }
 
     /// A request or a state report from a rank's agent to the PMI server.

@@ -1,6 +1,8 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod client_requests;
+mod ending;
+mod events;
 mod generation_copies;
 mod input;
 mod keeper_messages;
@@ -29,34 +31,34 @@ use ckpt_glue::control::{Control, ControlKey, JobPhase};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::layout::{Layout, Share};
-use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex, Party};
-use ckpt_glue::pmi::Member;
+use ckpt_glue::names::{NodeIndex, Party};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
-use copies::{Copies, CopyLocation};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use store::JobFile;
 use transport::{Epoch, Rank};
 
 use super::flush::Flusher;
-use super::limits::{EVENTS_PER_ROUND, KEEPER_END_MAX, NEWS_EVERY, ROOM_EVERY};
+use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::notice::{MpiNotice, Notice, Observer};
 use super::registry::Registration;
 use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
-use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals, watch};
+use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals};
 use crate::error::LauncherError;
+use ending::End;
+use events::{Events, Source};
+use generation_copies::Copying;
 use input::Input;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
-use parts::Parts;
 use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
 use spares::Spares;
@@ -64,20 +66,7 @@ use spawned::Spawned;
 use suspension::Suspension;
 use terminal::JobTerminal;
 use unfinished::Unfinished;
-use unsaved::Unsaved;
-
-/// Where an event of `epoll` comes from.
-#[derive(Debug)]
-enum Source {
-    Signals,
-    Store,
-    /// People's commands: the listener, and their connections.
-    Requests(u64),
-    Keeper(NodeIndex),
-    Copies,
-    /// Standard input.
-    Input,
-}
+use unsaved::{Restore, Unsaved};
 
 /// A rank's process that runs.
 #[derive(Debug)]
@@ -104,23 +93,14 @@ struct Shell<'a> {
     ranks: BTreeMap<Rank, (RankPhase, Epoch)>,
     spawned: Spawned,
     unfinished: Unfinished,
-    epoll: Epoll,
-    sources: BTreeMap<u64, Source>,
-    next_token: u64,
+    events: Events,
     signals: SignalFd,
     store: StoreWorker,
     pending_commit: PendingCommit,
     input: Option<Input>,
     /// The job has a terminal.
     terminal: Option<JobTerminal>,
-    flusher: Option<Flusher>,
-    /// Parts of a copy that the nodes' keepers write, and the number of the last one.
-    parts: Option<Parts>,
-    parts_last: u64,
-    /// Lies in the directory of copies until all nodes have seen it.
-    sign: Option<u64>,
-    /// The newest generation of which there is a copy outside the nodes.
-    copied: Option<store::GenerationId>,
+    copying: Copying,
     /// Nodes have directories of their own.
     nodes: Option<Nodes>,
     requests: Requests,
@@ -135,33 +115,16 @@ struct Shell<'a> {
     mpi: Option<MpiSide>,
     /// Some rank was a program of an MPI library.
     has_mpi: bool,
-    /// The generation that the life restores which runs, or comes up.
-    restoring: Option<GenerationId>,
-    /// A generation that could not be restored, the rank, and why.
-    unrestored: Option<(GenerationId, Rank, String)>,
-    /// The last line of errors of each process that comes up in such a life.
-    last_words: BTreeMap<Member, String>,
+    restore: Restore,
     /// Why there are no checkpoints.
     unsaved: Unsaved,
-    /// The first rank of the life that has ended otherwise than well.
-    failed: Option<(Rank, ExitStatus)>,
+    end: End,
     /// The warning that nobody has connected, so that there are no checkpoints, has been printed, with the reason if that can be seen.
     unconnected: Option<Option<String>>,
-    /// Why the launcher has ended the job.
-    verdict: Option<Verdict>,
-    /// Warnings of the final report.
-    warnings: Vec<String>,
-    over: Option<FinalReport>,
-    /// Since the job is over: the time until which its keepers may report the ends of its ranks.
-    over_until: Option<Instant>,
-    stops: u32,
     /// The observer had no room for lines when it was last asked.
     is_full: bool,
     /// When progress is reported to an observer that waits for the job to run.
     news: Option<Instant>,
-    /// Why no keeper can do its work, although it was started.
-    unfit: Option<LauncherError>,
-    leaving: bool,
 }
 
 /// Runs a job until nothing of it runs any more. `registration`: where people's commands find it.
@@ -173,10 +136,10 @@ pub fn run(
     let mut shell = Shell::new(plan, registration, observer)?;
     let report = shell.run()?;
     shell.observer.notice(shell.started.elapsed(), &Notice::Over);
-    let verdict = shell.verdict.take();
+    let verdict = shell.end.verdict.take();
     let verdict =
         verdict.or_else(|| shell.failed_after_all(&report).filter(|_| report.ending == Ending::Finished));
-    let mut warnings = core::mem::take(&mut shell.warnings);
+    let mut warnings = core::mem::take(&mut shell.end.warnings);
     warnings.extend(shell.unsaved.warning());
     if let Some(why) = shell.unconnected.take().filter(|_| report.commits == 0) {
         let why = why.map_or_else(String::new, |why| format!(": {why}"));
@@ -184,18 +147,8 @@ pub fn run(
     }
     let (unsaved, failing) = (shell.unsaved.all(), shell.unsaved.failing().map(|failing| failing.reason));
     let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
-    let copied = shell.copied;
+    let copied = shell.copying.copied;
     Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, unsaved, failing, warnings, copied, repairs })
-}
-
-/// Leaves something in the directory of copies that all nodes are to see. An object store has the same name everywhere, and a job begins without one that
-/// does not answer yet.
-fn leave_sign(plan: &Plan) -> Result<Option<u64>, LauncherError> {
-    let Some(flush) = plan.flush.as_ref().filter(|_| plan.has_images_elsewhere()) else { return Ok(None) };
-    match &flush.to {
-        CopyLocation::Folder(_) => Ok(Some(Copies::new(&*flush.to.open()?, plan.job, None).leave_sign()?)),
-        CopyLocation::Objects { .. } => Ok(None),
-    }
 }
 
 /// Which node keeps which ranks.
@@ -237,7 +190,6 @@ impl<'a> Shell<'a> {
         let hosts = keepers.iter().map(|keeper| keeper.host.clone()).collect();
         let store = storage::start(plan, layout.clone(), hosts)?;
         let requests = Requests::listen(registration)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
         let mut shell = Shell {
             plan,
             key,
@@ -252,19 +204,13 @@ impl<'a> Shell<'a> {
             ranks: BTreeMap::new(),
             spawned: Spawned::default(),
             unfinished: Unfinished::default(),
-            epoll,
-            sources: BTreeMap::new(),
-            next_token: 0,
+            events: Events::new()?,
             signals,
             store,
             pending_commit: PendingCommit::default(),
             input: Input::start(plan)?,
             terminal: plan.input.has_terminal.then(JobTerminal::new),
-            copied: None,
-            parts: None,
-            parts_last: 0,
-            sign: leave_sign(plan)?,
-            flusher: plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?,
+            copying: Copying::start(plan)?,
             nodes: Nodes::new(plan),
             requests,
             rail_changes: RailChanges::default(),
@@ -274,21 +220,12 @@ impl<'a> Shell<'a> {
             observer,
             mpi: None,
             has_mpi: plan.is_mpi,
-            restoring: None,
-            unrestored: None,
-            last_words: BTreeMap::new(),
+            restore: Restore::default(),
             unsaved: Unsaved::default(),
-            failed: None,
+            end: End::default(),
             unconnected: None,
-            verdict: None,
-            warnings: Vec::new(),
-            over: None,
-            over_until: None,
-            stops: 0,
             is_full: false,
             news: None,
-            unfit: None,
-            leaving: false,
         };
         shell.watch_fixed()?;
         for node in shell.keepers.nodes() {
@@ -298,32 +235,23 @@ impl<'a> Shell<'a> {
     }
 
     fn watch_fixed(&mut self) -> io::Result<()> {
-        self.sources.insert(0, Source::Signals);
-        watch(&self.epoll, self.signals.as_fd(), 0)?;
-        self.sources.insert(1, Source::Store);
-        watch(&self.epoll, self.store.wake_fd(), 1)?;
-        self.sources.insert(2, Source::Requests(0));
-        watch(&self.epoll, self.requests.listener(), 2)?;
-        self.next_token = 3;
-        if let Some(flusher) = &self.flusher {
-            self.sources.insert(3, Source::Copies);
-            watch(&self.epoll, flusher.wake_fd(), 3)?;
-            self.next_token = 4;
+        self.events.watch(self.signals.as_fd(), Source::Signals)?;
+        self.events.watch(self.store.wake_fd(), Source::Store)?;
+        self.events.watch(self.requests.listener(), Source::Requests(0))?;
+        if let Some(flusher) = &self.copying.flusher {
+            self.events.watch(flusher.wake_fd(), Source::Copies)?;
         }
         if let Some(input) = &self.input {
-            watch(&self.epoll, input.bell(), self.next_token)?;
-            self.sources.insert(self.next_token, Source::Input);
-            self.next_token += 1;
+            self.events.watch(input.bell(), Source::Input)?;
         }
         Ok(())
     }
 
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), LauncherError> {
-        let token = self.token();
-        self.sources.insert(token, Source::Keeper(node));
+        let token = self.events.token(Source::Keeper(node));
         let terminal = self.terminal.as_ref().map(|terminal| terminal.launcher.spec());
         let settings = (self.key, self.observer.shows_parts(), terminal);
-        self.keepers.start(node, self.plan, settings, &self.epoll, token)
+        self.keepers.start(node, self.plan, settings, self.events.epoll(), token)
     }
 
     fn run(&mut self) -> Result<FinalReport, LauncherError> {
@@ -332,26 +260,22 @@ impl<'a> Shell<'a> {
             self.pump();
             self.judge_unfinished();
             self.tend_terminal(Instant::now());
-            if let Some(error) = self.unfit.take() {
+            if let Some(error) = self.end.unfit.take() {
                 return Err(error);
             }
             if let Some(full) = self.store.overflow() {
                 return Err(full.into());
             }
-            if let Some(mut report) = self.over
+            if let Some(mut report) = self.end.over
                 && self.processes.is_empty()
                 && self.spawned_are_over()
             {
                 self.leave(&mut report);
                 return Ok(report);
             }
-            self.keepers.watch_links(&self.epoll)?;
+            self.keepers.watch_links(self.events.epoll())?;
             let timeout = self.timeout();
-            let count = match self.epoll.wait(&mut events, timeout) {
-                Ok(count) => count,
-                Err(nix::Error::EINTR) => 0,
-                Err(error) => return Err(io::Error::from(error).into()),
-            };
+            let count = self.events.wait(&mut events, timeout)?;
             for event in &events[..count] {
                 self.on_event(event.data(), event.events());
             }
@@ -371,8 +295,7 @@ impl<'a> Shell<'a> {
             self.commit_due(now);
             self.end_rail_requests(now);
             self.report_copying(now);
-            if self.over_until.is_some_and(|until| until <= now) {
-                self.over_until = None;
+            if self.end.is_late(now) {
                 self.give_up_keepers();
             }
             self.keepers.show_alive(now);
@@ -433,7 +356,7 @@ impl<'a> Shell<'a> {
         };
         let gone = self.ranks.values().filter(|(phase, _)| matches!(phase, RankPhase::Exited(_))).count();
         status.phase == JobPhase::Starting
-            && self.restoring.is_none()
+            && self.restore.restoring.is_none()
             && self.processes.len() + gone >= status.ranks as usize
             && !self.ranks.values().any(|(phase, _)| waits(phase))
     }
@@ -450,10 +373,10 @@ impl<'a> Shell<'a> {
         let machines = [self.job.poll_timeout(), pmi, nodes, self.rail_changes.step_due()];
         let machines = machines.into_iter().flatten().map(|due| due.since(now));
         let room = self.is_full.then(|| Instant::now() + ROOM_EVERY);
-        let copying = self.flusher.as_ref().and_then(Flusher::due);
+        let copying = self.copying.flusher.as_ref().and_then(Flusher::due);
         let others = [
             self.observer.due(),
-            self.over_until,
+            self.end.due(),
             self.news,
             self.suspension.due(),
             self.terminal.as_ref().and_then(JobTerminal::due),
@@ -526,9 +449,9 @@ impl<'a> Shell<'a> {
                 self.requests.on_event(&event, |reason| unsaved.words(reason));
                 self.note_saved(&event);
                 if let job::Event::LifeBegun { decision, .. } = &event {
-                    self.restoring = decision.restore;
-                    self.failed = None;
-                    self.last_words.clear();
+                    self.restore.restoring = decision.restore;
+                    self.end.failed = None;
+                    self.restore.last_words.clear();
                     self.begin_pmi(*decision);
                     self.begin_input(decision);
                 }
@@ -555,32 +478,20 @@ impl<'a> Shell<'a> {
                 self.notify(&Notice::Event(&event));
             }
             job::Output::Over(report) => {
-                self.over = Some(report);
-                self.over_until = Some(Instant::now() + KEEPER_END_MAX);
+                self.end.report(report);
             }
         }
     }
 
-    fn token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token - 1
-    }
-
     fn on_event(&mut self, token: u64, flags: EpollFlags) {
-        match self.sources.get_mut(&token) {
+        match self.events.source(token) {
             None => {}
             Some(Source::Signals) => self.on_signals(),
             Some(Source::Store) => self.on_store(),
             Some(Source::Copies) => self.on_copies(),
             Some(Source::Input) => self.on_input(),
-            Some(Source::Requests(client)) => {
-                let client = *client;
-                self.on_request(token, client);
-            }
-            Some(Source::Keeper(node)) => {
-                let node = *node;
-                self.on_keeper(token, node, flags);
-            }
+            Some(Source::Requests(client)) => self.on_request(token, client),
+            Some(Source::Keeper(node)) => self.on_keeper(token, node, flags),
         }
     }
 
@@ -598,7 +509,7 @@ impl<'a> Shell<'a> {
                 Some(Signal::SIGTSTP) => self.suspend(),
                 Some(Signal::SIGWINCH) => self.resize(),
                 Some(_) => {
-                    self.stops += 1;
+                    self.end.stops += 1;
                     self.stop();
                 }
                 None => {}

@@ -236,8 +236,8 @@ impl Shell<'_> {
         }
         let status = Some(report.status).filter(|status| !status.is_success())?;
         // One that had ended when the job was saved is not known any more.
-        let who = self.failed.map_or_else(|| "a rank".to_owned(), |(rank, _)| format!("rank {rank}"));
-        let status = self.failed.map_or(status, |(_, status)| status);
+        let who = self.end.failed.map_or_else(|| "a rank".to_owned(), |(rank, _)| format!("rank {rank}"));
+        let status = self.end.failed.map_or(status, |(_, status)| status);
         let exit_code = match status {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal(number) => number.saturating_add(128),
@@ -365,7 +365,7 @@ impl Shell<'_> {
         }
         self.job.end_on_fault();
         self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &words }));
-        self.verdict.get_or_insert(Verdict { words, exit_code: None });
+        self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
         self.keepers.send(self.node_of(rank), &ToKeeper::Kill { who: member });
         let report = FaultReport::RankDied { rank, status: ExitStatus::Signal(Signal::SIGKILL as u8) };
         self.speak_for(rank, Message::Fault { report });
@@ -440,9 +440,9 @@ impl Shell<'_> {
             let words = format!(
                 "{one} and {other} share memory of their MPI library ({path}): messages may go past the provider, and will be in no checkpoint"
             );
-            if !self.warnings.contains(&words) {
+            if !self.end.warnings.contains(&words) {
                 self.notify(&Notice::Mpi(MpiNotice::SharedMemory { words: &words }));
-                self.warnings.push(words);
+                self.end.warnings.push(words);
             }
         }
     }

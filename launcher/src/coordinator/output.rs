@@ -21,8 +21,8 @@ impl Shell<'_> {
         let channel = if is_error { Channel::Error } else { Channel::Output };
         self.notify(&Notice::Line { member, channel, line, is_part });
         // If the process ends while it comes up, the last line it printed gives the reason.
-        if is_error && self.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
-            self.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
+        if is_error && self.restore.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
+            self.restore.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
         }
         if let Some(keeper) = self.keepers.get_mut(node) {
             keeper.shown += line.len() as u64 + 1;

@@ -42,8 +42,8 @@ impl Shell<'_> {
     pub(super) fn ask_parts(&mut self, order: &PackRequest, manifest: Manifest) {
         let Some(flush) = &self.plan.flush else { return };
         let to = CopyAccess::new(&flush.to, flush.key.as_ref());
-        self.parts_last += 1;
-        let number = self.parts_last;
+        self.copying.parts_last += 1;
+        let number = self.copying.parts_last;
         let now = Instant::now();
         let nodes: BTreeSet<NodeIndex> = manifest.images.iter().map(|image| NodeIndex(image.node)).collect();
         let mut parts = Parts {
@@ -65,28 +65,28 @@ impl Shell<'_> {
             let part = PartRequest { number, to, manifest, ranks, request: order.clone() };
             self.keepers.send(*node, &ToKeeper::Copy(Box::new(part)));
         }
-        self.parts = Some(parts);
+        self.copying.parts = Some(parts);
         self.end_parts();
     }
 
     pub(super) fn on_copying(&mut self, node: NodeIndex, number: u64, bytes: u64) {
-        let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
+        let Some(parts) = self.copying.parts.as_mut().filter(|parts| parts.number == number) else { return };
         if let Some(moved) = parts.waiting.get_mut(&node) {
             *moved = Instant::now();
         }
-        if let Some(flusher) = &self.flusher {
+        if let Some(flusher) = &self.copying.flusher {
             flusher.note(bytes);
         }
     }
 
     /// The time when a keeper has made no progress for too long.
     pub(super) fn parts_due(&self) -> Option<Instant> {
-        self.parts.as_ref().and_then(Parts::due)
+        self.copying.parts.as_ref().and_then(Parts::due)
     }
 
     /// Goes on without those that have made no progress for too long: there is no copy this time. They may wait for their place for ever.
     pub(super) fn give_up_silent_parts(&mut self, now: Instant) {
-        while let Some(parts) = &mut self.parts
+        while let Some(parts) = &mut self.copying.parts
             && let Some(node) = parts.silent(now)
         {
             parts.waiting.remove(&node);
@@ -101,7 +101,7 @@ impl Shell<'_> {
     }
 
     pub(super) fn on_part(&mut self, node: NodeIndex, number: u64, outcome: Result<Vec<Packed>, String>) {
-        let Some(parts) = self.parts.as_mut().filter(|parts| parts.number == number) else { return };
+        let Some(parts) = self.copying.parts.as_mut().filter(|parts| parts.number == number) else { return };
         if parts.waiting.remove(&node).is_none() {
             return;
         }
@@ -125,7 +125,7 @@ impl Shell<'_> {
 
     /// A keeper is gone, and its part with it.
     pub(super) fn lose_part(&mut self, node: NodeIndex) {
-        if self.parts.as_mut().is_some_and(|parts| parts.waiting.remove(&node).is_some()) {
+        if self.copying.parts.as_mut().is_some_and(|parts| parts.waiting.remove(&node).is_some()) {
             self.spoil_parts(node, gone());
             self.end_parts();
         }
@@ -134,7 +134,7 @@ impl Shell<'_> {
     /// Without one part there is no copy: the others need not go on.
     fn spoil_parts(&mut self, node: NodeIndex, problem: String) {
         let problem = self.part_failed(node, problem);
-        let Some(parts) = &mut self.parts else { return };
+        let Some(parts) = &mut self.copying.parts else { return };
         if parts.problem.is_none() {
             parts.problem = Some(problem);
             self.give_up_parts();
@@ -143,7 +143,7 @@ impl Shell<'_> {
 
     /// Every writer of a part ends.
     pub(super) fn give_up_parts(&mut self) {
-        let Some(parts) = &self.parts else { return };
+        let Some(parts) = &self.copying.parts else { return };
         for node in parts.waiting.keys() {
             self.keepers.send(*node, &ToKeeper::GiveUpCopy { number: parts.number });
         }
@@ -155,10 +155,12 @@ impl Shell<'_> {
 
     /// Nobody writes a part any more.
     fn end_parts(&mut self) {
-        let Some(Parts { packed, problem, .. }) = self.parts.take_if(|parts| parts.waiting.is_empty()) else {
+        let Some(Parts { packed, problem, .. }) =
+            self.copying.parts.take_if(|parts| parts.waiting.is_empty())
+        else {
             return;
         };
-        if let Some(flusher) = &mut self.flusher {
+        if let Some(flusher) = &mut self.copying.flusher {
             flusher.answer(problem.map_or_else(|| Ok(packed.into_iter().flatten().collect()), Err));
         }
     }

@@ -48,11 +48,11 @@ impl Shell<'_> {
                 });
                 self.feed_job(job::Input::DecisionFailed { life, errno });
             }
-            Done::Committed(manifest) => match self.over {
+            Done::Committed(manifest) => match self.end.over {
                 // Between the job's final report and its end.
                 Some(mut report) => {
                     self.committed_last(&manifest, &mut report);
-                    self.over = Some(report);
+                    self.end.over = Some(report);
                 }
                 None => {
                     self.copy(&manifest);
@@ -86,7 +86,7 @@ impl Shell<'_> {
     /// The last things: output of ended processes, and half-written files on disk. A commit that was under way when a
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
-        self.leaving = true;
+        self.end.leaving = true;
         self.feed_nodes(NodesInput::Leaving);
         self.commit_all();
         // Nodes with directories of their own learn the committed generation.
@@ -179,10 +179,10 @@ impl Shell<'_> {
         while self.keepers.any_runs() {
             let left = until.saturating_duration_since(Instant::now());
             // Fails only for a descriptor that is being closed.
-            let _ = self.keepers.watch_links(&self.epoll);
-            let count = self.epoll.wait(&mut events, epoll_timeout(Some(left))).unwrap_or(0);
+            let _ = self.keepers.watch_links(self.events.epoll());
+            let count = self.events.wait(&mut events, epoll_timeout(Some(left))).unwrap_or(0);
             for event in &events[..count] {
-                if matches!(self.sources.get(&event.data()), Some(Source::Keeper(_))) {
+                if matches!(self.events.source(event.data()), Some(Source::Keeper(_))) {
                     self.on_event(event.data(), event.events());
                 } else if left.is_zero() {
                     break;

@@ -54,7 +54,7 @@ impl Shell<'_> {
         }
         if self.plan.on_host_loss == HostLoss::End {
             let words = format!("{} does not answer any more (--on-host-loss end)", from.name());
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
         }
         if let Some(why) = self.is_unbearable(node) {
@@ -163,7 +163,7 @@ impl Shell<'_> {
     /// The connection to a node is of no use any more, and what ran there has ended, or will.
     pub(super) fn forget_keeper(&mut self, node: NodeIndex) {
         if let Some(token) = self.keepers.disconnect(node) {
-            self.sources.remove(&token);
+            self.events.forget(token);
             self.lose_part(node);
         }
         // PMI's server gets no message: its life ends with the keeper's, and a rank that waits at its barriers is not at fault.
@@ -184,7 +184,7 @@ impl Shell<'_> {
         if !self.spares.moved.is_empty() && self.job.status().phase != JobPhase::Running {
             let words =
                 format!("the hosts on which the job is to go on could not be written to its file: {error}");
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             self.stop();
         }
     }

@@ -123,7 +123,7 @@ impl Shell<'_> {
             return;
         }
         self.notify(&Notice::Mpi(MpiNotice::BrokenOff { words: &why }));
-        self.verdict = Some(Verdict { words: format!("{why}; the job ends"), exit_code });
+        self.end.verdict = Some(Verdict { words: format!("{why}; the job ends"), exit_code });
         self.keepers.send(self.layout.root(), &ToKeeper::Kill { who: member });
         self.feed_job(job::Input::Stop);
         self.kill_spawned_of_ended_job();
@@ -131,14 +131,14 @@ impl Shell<'_> {
 
     /// Whether the job is not being ended already, for a reason of its own.
     pub(super) fn may_fail(&self) -> bool {
-        let only_spawned = self.over.is_some_and(|report| report.ending == Ending::Finished);
-        self.verdict.is_none() && self.stops == 0 && (self.is_running() || only_spawned)
+        let only_spawned = self.end.over.is_some_and(|report| report.ending == Ending::Finished);
+        self.end.verdict.is_none() && self.end.stops == 0 && (self.is_running() || only_spawned)
     }
 
     /// A person wants the end.
     pub(super) fn stop(&mut self) {
         self.feed_job(job::Input::Stop);
-        if let Some(report) = &mut self.over
+        if let Some(report) = &mut self.end.over
             && !self.spawned.processes.is_empty()
         {
             report.ending = Ending::Stopped;
@@ -167,8 +167,8 @@ impl Shell<'_> {
 
     /// Returns whether the job is over and has ended well.
     fn kill_spawned_of_ended_job(&mut self) -> bool {
-        let Some(report) = self.over else { return false };
-        let well = report.ending == Ending::Finished && self.verdict.is_none();
+        let Some(report) = self.end.over else { return false };
+        let well = report.ending == Ending::Finished && self.end.verdict.is_none();
         if !well {
             self.end_spawned();
         }

@@ -29,7 +29,7 @@ impl Shell<'_> {
     /// Takes or gives back the launcher's terminal, as the job needs it now.
     pub(super) fn tend_terminal(&mut self, now: Instant) {
         let is_read = self.input.as_ref().is_some_and(|input| input.is_read());
-        let is_wanted = is_read && self.over.is_none() && !self.suspension.is_on();
+        let is_wanted = is_read && self.end.over.is_none() && !self.suspension.is_on();
         let Some(terminal) = &mut self.terminal else { return };
         if !is_wanted {
             terminal.due = None;

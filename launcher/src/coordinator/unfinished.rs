@@ -84,7 +84,7 @@ impl Shell<'_> {
         let words = format!(
             "{ranks} ended with exit code 0 without MPI_Finalize, which the MPI standard requires: a message that was still under way may be lost"
         );
-        self.warnings.push(words);
+        self.end.warnings.push(words);
     }
 
     fn report_unfinished(&mut self) {

@@ -29,7 +29,7 @@ impl Shell<'_> {
             if let Some((node, Some(newest))) = named {
                 let (host, path) = (self.keepers.name(node), self.plan.directory_words(node));
                 let (life, job) = (newest.life, self.plan.directory.clone());
-                self.unfit.get_or_insert(LauncherError::NodeAhead { host, path, life, job });
+                self.end.unfit.get_or_insert(LauncherError::NodeAhead { host, path, life, job });
             }
             return true;
         };
@@ -44,11 +44,13 @@ impl Shell<'_> {
                 // They have received all of it.
                 let host = ahead.keys().next().map(|node| self.keepers.name(*node));
                 let problem = StoreError::LifeTaken { counter: survey.counter }.to_string();
-                self.unfit.get_or_insert(LauncherError::Unfit { host: host.unwrap_or_default(), problem });
+                self.end
+                    .unfit
+                    .get_or_insert(LauncherError::Unfit { host: host.unwrap_or_default(), problem });
             }
             Ok(decisions) => self.store.ask(Task::Adopt { decisions, generation }),
             Err(divergence) => {
-                self.unfit.get_or_insert(LauncherError::LivesDiverge { divergence });
+                self.end.unfit.get_or_insert(LauncherError::LivesDiverge { divergence });
             }
         }
         true
@@ -63,11 +65,11 @@ impl Shell<'_> {
         let decisions = match outcome {
             Ok((decisions, None)) => decisions,
             Ok((_, Some(life))) => {
-                self.unfit.get_or_insert(LauncherError::PassedOverByNodes { generation, life });
+                self.end.unfit.get_or_insert(LauncherError::PassedOverByNodes { generation, life });
                 return;
             }
             Err(error) => {
-                self.unfit.get_or_insert(error.into());
+                self.end.unfit.get_or_insert(error.into());
                 return;
             }
         };

@@ -63,12 +63,12 @@ impl Shell<'_> {
     /// A job begins only where all its nodes see the directory of its copies. Later a node that does not costs copies, not the job.
     pub(super) fn sees(&self) -> Option<(CopyAccess, u64)> {
         let flush = self.plan.flush.as_ref().filter(|_| self.job.status().life.is_none())?;
-        Some((CopyAccess::new(&flush.to, None), self.sign?))
+        Some((CopyAccess::new(&flush.to, None), self.copying.sign?))
     }
 
     /// All nodes have seen it, or the job does not begin.
     pub(in super::super) fn remove_sign(&mut self) {
-        let Some((sign, flush)) = self.sign.take().zip(self.plan.flush.as_ref()) else { return };
+        let Some((sign, flush)) = self.copying.sign.take().zip(self.plan.flush.as_ref()) else { return };
         // If this fails, the sign is removed with the next copy.
         if let Ok(target) = flush.to.open() {
             let _ = Copies::new(&*target, self.plan.job, None).remove_sign(sign);
@@ -106,7 +106,7 @@ impl Shell<'_> {
 
     pub(super) fn on_unfit_directory(&mut self, node: NodeIndex, refusal: Refusal) {
         let host = self.keepers.name(node);
-        self.unfit.get_or_insert(LauncherError::Unfit { host, problem: refusal.why });
+        self.end.unfit.get_or_insert(LauncherError::Unfit { host, problem: refusal.why });
     }
 
     /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so a directory beside a
@@ -157,7 +157,7 @@ impl Shell<'_> {
         }
         if let Some(named) = self.named_beginning().filter(|named| newest != Some(*named)) {
             let words = format!("generation {named}, which was named, cannot be restored; see above");
-            self.verdict.get_or_insert(Verdict { words, exit_code: None });
+            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
         }
         if let (None, true, Some(own)) = (newest, committed, &self.plan.own_directories) {

@@ -1,0 +1,50 @@
+//! How a job ends.
+
+use std::time::Instant;
+
+use ckpt_glue::job::FinalReport;
+use ckpt_glue::names::ExitStatus;
+use transport::Rank;
+
+use super::super::Verdict;
+use super::super::limits::KEEPER_END_MAX;
+use crate::error::LauncherError;
+
+/// What is known of a job's end before it has come.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// The first rank of the life that has ended otherwise than well.
+    pub(super) failed: Option<(Rank, ExitStatus)>,
+    /// Why the launcher has ended the job.
+    pub(super) verdict: Option<Verdict>,
+    /// Warnings of the final report.
+    pub(super) warnings: Vec<String>,
+    /// The coordinator's report, once the job is over.
+    pub(super) over: Option<FinalReport>,
+    /// Since then: the time until which its keepers may report the ends of its ranks.
+    over_until: Option<Instant>,
+    /// Signals of a person who wants it to end.
+    pub(super) stops: u32,
+    /// Why no keeper can do its work, although it was started.
+    pub(super) unfit: Option<LauncherError>,
+    /// Keepers are told that nothing follows.
+    pub(super) leaving: bool,
+}
+
+impl End {
+    /// The coordinator has nothing more to decide.
+    pub(super) fn report(&mut self, report: FinalReport) {
+        self.over = Some(report);
+        self.over_until = Some(Instant::now() + KEEPER_END_MAX);
+    }
+
+    /// When keepers are given up whose processes have not ended.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.over_until
+    }
+
+    /// Whether they are, now; once.
+    pub(super) fn is_late(&mut self, now: Instant) -> bool {
+        self.over_until.take_if(|until| *until <= now).is_some()
+    }
+}
