@@ -113,3 +113,25 @@ fn a_node_s_directory_that_others_may_write_is_refused_by_its_keeper() {
     }
     verified(&restart());
 }
+
+/// Every process that can reach the socket of a job can stop the job.
+#[test]
+fn a_folder_of_sockets_that_others_may_enter_is_refused() {
+    let place = Place::new();
+    let (runtime, folder) = (place.folder.path().to_owned(), place.folder.path().join("stillwire"));
+    fs::create_dir(&folder).expect("a directory");
+    let run = || {
+        let mut command = stillwire(&["run", "-q", "-n", "1", "--", "echo", "hello"]);
+        done(command.env("XDG_RUNTIME_DIR", &runtime))
+    };
+    for mode in [0o755, 0o710, 0o701] {
+        close(&folder, mode);
+        let refused = run();
+        refused.says(&[&format!("run `chmod 700 {}`", folder.display()), "other users may enter"]);
+        assert!(refused.code == Some(1) && !refused.stdout.contains("hello"), "{refused:?}");
+    }
+    // The error's own cure.
+    close(&folder, 0o700);
+    let done = run();
+    assert!(done.code == Some(0) && done.stdout.contains("hello"), "{done:?}");
+}

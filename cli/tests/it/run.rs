@@ -1,9 +1,11 @@
 //! `stillwire run`: jobs that finish, lose processes, are stopped, lose their launcher.
 
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Place, Running, children, done, outcome, runs, signal, stillwire, verified, wait_until,
+    PATIENCE, Place, Running, children, done, outcome, runs, signal, stillwire, verified, wait_until,
 };
 
 #[test]
@@ -230,6 +232,41 @@ fn what_a_rank_has_started_dies_with_the_launcher() {
     assert!(runs(child));
     job.signal("KILL");
     wait_until("the child is gone", || !runs(child));
+}
+
+/// A process that sends and sends fills no memory of the launcher (REQUEST_BYTES_MAX).
+#[test]
+fn a_request_without_end_is_cut_off() {
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["run", "-n", "1", "--", "sleep", "600"]);
+    command.env("XDG_RUNTIME_DIR", runtime.path());
+    let job = Running::start(command);
+    let socket = || {
+        let jobs = std::fs::read_dir(runtime.path().join("stillwire")).ok()?;
+        jobs.flatten()
+            .flat_map(|job| std::fs::read_dir(job.path()))
+            .flatten()
+            .flatten()
+            .find_map(|entry| UnixStream::connect(entry.path()).ok())
+    };
+    let mut connection = None;
+    wait_until("the job has a socket", || {
+        connection = socket();
+        connection.is_some()
+    });
+    let mut connection = connection.unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    // An error: it was cut off already.
+    let _ = connection.write_all(&[b'x'; 64 << 10]);
+    let end = connection.read(&mut [0; 1]);
+    assert!(
+        matches!(&end, Ok(0)) || matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
+        "{end:?}"
+    );
+    let listed = done(stillwire(&["ps", "--json"]).env("XDG_RUNTIME_DIR", runtime.path()));
+    assert_eq!(listed.json()["jobs"][0]["pid"], job.pid(), "it answers others: {listed:?}");
+    job.signal("INT");
+    job.finish();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! check is a function; its tests show here that it finds the faults it looks for.
 
 mod arrows;
+mod faults;
 mod links;
 mod phrases;
 mod rules;
@@ -34,6 +35,11 @@ fn files_are_short() {
 }
 
 #[test]
+fn every_channel_has_a_bound() {
+    none(&words::unbounded(&source::files(&[".rs"])));
+}
+
+#[test]
 fn nothing_is_left_for_later_or_bound_to_one_machine() {
     none(&words::left_over(&source::files(&[".rs", ".md", ".toml", "check", "run"])));
 }
@@ -57,6 +63,12 @@ fn links_between_documents_lead_somewhere() {
 #[test]
 fn pages_about_the_code_name_files_that_exist() {
     none(&links::missing_sources(&links::documents(), &source::root()));
+}
+
+#[test]
+fn every_fault_of_the_page_has_a_test_that_exists() {
+    let page = std::fs::read_to_string(source::root().join(faults::PAGE)).expect(faults::PAGE);
+    none(&faults::missing(&page, &source::root()));
 }
 
 #[test]

@@ -125,6 +125,29 @@ pub(crate) fn left_over(files: &[SourceFile]) -> Vec<String> {
     faults
 }
 
+/// Channels whose entries are counted elsewhere: each file with the name of the bound.
+const COUNTED: [(&str, &str); 1] = [("cli/src/commands/printer.rs", "MESSAGE_BYTES_MAX")];
+
+/// Channels of product code that take any number of entries, and for which no bound is named in [`COUNTED`].
+pub(crate) fn unbounded(files: &[SourceFile]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for file in files {
+        let code = source::code_only(&source::parts(file).product);
+        let is_counted = |(path, bound): &(&str, &str)| {
+            file.path == *path && source::identifiers(&code).any(|(_, word)| word == *bound)
+        };
+        if COUNTED.iter().any(is_counted) {
+            continue;
+        }
+        for (index, line) in code.lines().enumerate() {
+            if line.contains("unbounded(") || line.contains("mpsc::channel(") {
+                faults.push(format!("{}:{}: a queue without a bound", file.path, index + 1));
+            }
+        }
+    }
+    faults
+}
+
 /// Crates that must say in their first file that they need no operating system and no unsafe code, and do not.
 pub(crate) fn undeclared(files: &[SourceFile], folders: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
@@ -194,6 +217,24 @@ mod tests {
         assert_eq!(left_over(&[file("a.rs", &format!("// {later}: more"))]).len(), 1);
         assert_eq!(left_over(&[file("a.md", &["see /ho", "me/me/x"].concat())]).len(), 1);
         assert!(left_over(&[file("a.rs", &format!("let {} = 1;", later.to_lowercase()))]).is_empty());
+    }
+
+    #[test]
+    fn queues_without_a_bound_are_found() {
+        for (path, text, count) in [
+            ("a/src/b.rs", "let (to, from) = unbounded();", 1),
+            ("a/src/b.rs", "use std::sync::mpsc;\nlet (to, from) = mpsc::channel();", 1),
+            ("a/src/b.rs", "let (to, from) = bounded(QUEUE_MAX); // not unbounded()", 0),
+            ("a/tests/b.rs", "let (to, from) = unbounded();", 0),
+            (
+                "cli/src/commands/printer.rs",
+                "let (to, from) = unbounded(); if bytes > MESSAGE_BYTES_MAX {}",
+                0,
+            ),
+            ("cli/src/commands/printer.rs", "let (to, from) = unbounded();", 1),
+        ] {
+            assert_eq!(unbounded(&[file(path, text)]).len(), count, "{path}: {text}");
+        }
     }
 
     #[test]
