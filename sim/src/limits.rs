@@ -42,7 +42,7 @@ pub const FRAMES_PER_RANK_LARGE: u64 = 60;
 /// Checkpoint commands that a judged history must give.
 pub const CHECKPOINT_COMMANDS_MIN: u32 = 3;
 
-/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 319.
+/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 671.
 pub const SABOTAGE_HISTORIES: u64 = 3000;
 
 /// Events after which a history counts as one that never ends: an ordinary one takes some 10,000, one of 64 ranks up to some 300,000.

@@ -195,7 +195,9 @@ fn crash(random: &mut Random, plan: &mut Plan) {
     let each = u64::from(if plan.ranks > RANKS_SMALL_MAX { plan.ranks / 4 } else { 1 });
     let (when, action) = match random.below(12) {
         0..4 => (at_frames(random, plan), crash),
-        4 => (on(random, Moment::Frozen, 12 * each, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause)),
+        4 => {
+            (on(random, Moment::Frozen, 12 * each, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause))
+        }
         5 => (on(random, Moment::Dumping, 12 * each, write / 2), Action::CrashProcess(Which::Cause)),
         6 => (on(random, Moment::Committing, 2, write), crash),
         // Some ranks have been saved, others never will be.

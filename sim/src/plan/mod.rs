@@ -290,7 +290,10 @@ impl Plan {
 
     /// The groups of nodes that protect each other.
     pub(crate) fn groups(&self) -> impl Iterator<Item = core::ops::Range<u32>> + '_ {
-        (0..self.nodes).map(|node| (node, self.group_of(node))).filter(|(node, group)| *node == group.start).map(|(_, group)| group)
+        (0..self.nodes)
+            .map(|node| (node, self.group_of(node)))
+            .filter(|(node, group)| *node == group.start)
+            .map(|(_, group)| group)
     }
 
     /// Frames after which everything planned by frames has happened: a little before the history's least length.

@@ -100,7 +100,8 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
         return Err(ScenarioError { line: losses_line, expected, found: format!("{losses}") });
     }
     if group > 0 && !(losses + 1..=nodes).contains(&group) {
-        let expected = format!("a group of more nodes than losses ({losses}), and at most all of them ({nodes}); or 0");
+        let expected =
+            format!("a group of more nodes than losses ({losses}), and at most all of them ({nodes}); or 0");
         return Err(ScenarioError { line: group_line, expected, found: format!("{group}") });
     }
     if nodes > ranks {

@@ -75,10 +75,14 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.spares = plain.spares);
         self.take_with(|plan| plan.rails = 1);
         self.take_with(|plan| plan.ports = 1);
-        self.reduce_size(2, |plan| plan.ranks, |plan, ranks| {
-            plan.ranks = ranks;
-            set_nodes(plan, plan.nodes.min(ranks));
-        });
+        self.reduce_size(
+            2,
+            |plan| plan.ranks,
+            |plan, ranks| {
+                plan.ranks = ranks;
+                set_nodes(plan, plan.nodes.min(ranks));
+            },
+        );
         self.reduce_size(1, |plan| plan.nodes, set_nodes);
         self.take_with(|plan| plan.tight_bounds = plain.tight_bounds);
         self.take_with(|plan| plan.congested = plain.congested);

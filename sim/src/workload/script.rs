@@ -355,7 +355,11 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
         burst,
         bytes_max,
         port: u32::try_from(random.below(u64::from(ports))).unwrap_or(0),
-        compute_ns_max: if random.percent(75) { slower * random.log_between(2 * MICRO, 600 * MICRO) } else { 0 },
+        compute_ns_max: if random.percent(75) {
+            slower * random.log_between(2 * MICRO, 600 * MICRO)
+        } else {
+            0
+        },
         settles: random.percent(30),
     }
 }

@@ -75,7 +75,8 @@ impl World {
             return None;
         }
         let losses_max = at(self.plan.losses);
-        let group = |nodes: Range<u32>| ProtectionGroup { members: nodes.map(NodeIndex).collect(), losses_max };
+        let group =
+            |nodes: Range<u32>| ProtectionGroup { members: nodes.map(NodeIndex).collect(), losses_max };
         let settings = Settings {
             nodes: self.plan.nodes,
             groups: self.plan.groups().map(group).collect(),
