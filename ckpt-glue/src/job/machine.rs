@@ -49,7 +49,7 @@ pub struct Job {
     counted: Counted,
     leases: Option<Leases>,
     absent: Absent,
-    /// Where leases are granted: when the coordinator looks next, at the latest. What it is late for that is no silence of others.
+    /// Where leases are granted: when the coordinator looks next, at the latest. The time by which it is late is no silence of others.
     next_look: Option<Instant>,
     suspicions: Suspicions,
     limit: Option<TimeLimit>,

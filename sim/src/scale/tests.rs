@@ -84,7 +84,7 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(refused(Settings { checkpoints: 0, ..SETTINGS }).contains("at least one checkpoint"));
 }
 
-/// What is lost comes back, soon after the lost node's time-out and never before it (R31), in jobs of many shapes.
+/// All ranks run again soon after the lost node's time-out, and it is never declared lost before (R31), in jobs of many shapes.
 #[test]
 fn a_lost_node_is_suspected_declared_replaced_and_all_ranks_run_again() {
     for (ranks, ranks_per_node, fan_out) in [(16, 8, 16), (64, 4, 2), (64, 4, 16), (512, 8, 4)] {

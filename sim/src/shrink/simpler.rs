@@ -96,7 +96,7 @@ impl Shrinker<'_> {
         self.reduce_messages();
     }
 
-    /// A smaller number of ranks or nodes: of a large job first the powers of two, whose runs are short, then one by one below the smallest of them that fails.
+    /// A smaller number of ranks or nodes: first the powers of two, whose runs are short, then one by one below the smallest of them that fails. Of a large job the numbers below the power before are not tried again.
     fn reduce_size(&mut self, from: u32, size: fn(&Plan) -> u32, set: fn(&mut Plan, u32)) {
         let mut power = from.next_power_of_two();
         while power < size(&self.best) && !self.take_with(|plan| set(plan, power)) {
