@@ -49,7 +49,14 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     /// Count the control messages of a checkpoint, and their time, beside a coordinator that flushes
     #[command(long_about = scale::HELP)]
     Scale(scale::ScaleArguments),
-    /// Run many histories of a 4-rank job, each with faults of its own, and judge them
+    /// Run many histories of small jobs and some of large ones, each with faults of its own, and judge them
+    #[command(long_about = "\
+Run many histories, each with faults of its own, and judge them.
+
+A seed is a history. Most are of jobs of 4 ranks; one of 48 is of 16 to 64 ranks on up to 16 nodes. With --ranks-min N every \
+job has N to 64 ranks; its histories are repeated by `sim run` and reduced by `sim shrink` with the same --ranks-min.
+
+The exit code is 3 if a property was violated.")]
     Swarm {
         /// How many
         #[arg(long, default_value_t = 2000, value_parser = number::<u64>(1..=u64::MAX))]
@@ -57,6 +64,8 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
         /// First seed; the others follow it
         #[arg(long, default_value_t = 0, value_parser = number::<u64>(0..=u64::MAX))]
         first_seed: u64,
+        #[command(flatten)]
+        size: history::Size,
         /// Threads [default: one per core]
         #[arg(long, value_parser = number::<usize>(1..=THREADS_MAX))]
         threads: Option<usize>,
@@ -78,8 +87,8 @@ pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, DevError
         SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
         SimCommand::Scale(arguments) => scale::scale(&arguments, json),
         SimCommand::Shrink(arguments) => history::shrink(&arguments, json),
-        SimCommand::Swarm { histories, first_seed, threads } => {
-            run_swarm(histories, first_seed, threads.unwrap_or_else(cores), json)
+        SimCommand::Swarm { histories, first_seed, size, threads } => {
+            run_swarm(histories, first_seed, size.ranks_min, threads.unwrap_or_else(cores), json)
         }
         SimCommand::Sabotage { rule, histories } => run_sabotage(rule.as_deref(), histories, json),
     }
@@ -165,7 +174,13 @@ fn switch_named(rule: &str) -> Result<Switch, DevError> {
     })
 }
 
-fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Result<Exit, DevError> {
+fn run_swarm(
+    histories: u64,
+    first_seed: u64,
+    ranks_min: Option<u32>,
+    threads: usize,
+    json: bool,
+) -> Result<Exit, DevError> {
     if first_seed.checked_add(histories - 1).is_none() {
         return Err(DevError::SeedsUsedUp { histories, first_seed });
     }
@@ -182,7 +197,7 @@ fn run_swarm(histories: u64, first_seed: u64, threads: usize, json: bool) -> Res
                     if i >= histories {
                         break;
                     }
-                    sum.run(first_seed + i);
+                    sum.run(first_seed + i, ranks_min);
                     progress.add(1);
                 }
                 total.lock().unwrap_or_else(PoisonError::into_inner).join(sum);

@@ -7,7 +7,6 @@ use crate::faults::FaultCounts;
 use crate::judge::Violation;
 use crate::plan::{self, Plan};
 use crate::sabotage::Switch;
-use crate::swarm::RANKS;
 use crate::world::World;
 
 /// The outcome of a history.
@@ -37,7 +36,7 @@ pub struct History {
 /// The plan that a swarm runs for `seed`.
 #[must_use]
 pub fn plan_of(seed: u64) -> Plan {
-    plan::generate(seed, RANKS)
+    plan::draw(seed, None)
 }
 
 impl History {
@@ -118,7 +117,7 @@ mod tests {
     fn a_swarm_and_a_trace_run_the_same_history() {
         for seed in [3, 7] {
             let mut sum = Sum::default();
-            sum.run(seed);
+            sum.run(seed, None);
             assert_eq!(sum.report(seed, 1, 1.0).digest, run(seed, true).digest);
         }
     }

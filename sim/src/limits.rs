@@ -8,7 +8,8 @@ pub const NIC_SEND_FRAMES: usize = 32;
 /// Receive buffers posted to a NIC. Small, so that bursts overrun them.
 pub const NIC_RECEIVE_FRAMES: usize = 64;
 
-/// Addresses that one NIC knows: every NIC of a history, replaced ones included.
+/// Addresses that one NIC knows. A NIC speaks with the NICs of the same port and rail, one for each of [`RANKS_MAX`] ranks. A place that a process has left
+/// is used again, so further ones belong to ranks that run twice: on a host that is cut off and on its spare. This is eight times as many.
 pub const NIC_ADDRESSES_MAX: usize = 512;
 
 /// Time that NICs have to give their buffers back when a rank freezes, as in a session.
@@ -18,18 +19,33 @@ pub const DRAIN_MAX: Nanos = 200 * MILLI;
 pub const DRAIN_LOOK: Nanos = 500;
 
 /// Ranks of a history; larger jobs are the business of `scale`.
-pub const RANKS_MAX: usize = 8;
+pub const RANKS_MAX: u32 = 64;
+
+/// Nodes of a history.
+pub const NODES_MAX: u32 = 16;
+
+/// Most ranks of a history that counts as small: its program uses every pair of ranks in a few rounds.
+pub const RANKS_SMALL_MAX: u32 = 8;
+
+/// One history of so many is large. It costs some ten times as much as a small one: so the mean cost stays within 1.3 times that of small ones.
+pub const LARGE_ONE_IN: u64 = 48;
+
+/// Fewest ranks of a large history that the swarm draws.
+pub const RANKS_LARGE_MIN: u32 = 16;
 
 /// Frames that a judged history must deliver.
 pub const FRAMES_DELIVERED_MIN: u64 = 2_000;
 
+/// Frames that a large history must deliver besides, for each of its ranks: enough for each to have sent some in every life.
+pub const FRAMES_PER_RANK_LARGE: u64 = 60;
+
 /// Checkpoint commands that a judged history must give.
 pub const CHECKPOINT_COMMANDS_MIN: u32 = 3;
 
-/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 319.
+/// Histories within which the loss of any one rule must be noticed. The rule that takes longest takes 671.
 pub const SABOTAGE_HISTORIES: u64 = 3000;
 
-/// Events after which a history counts as one that never ends: an ordinary one takes some 10,000.
+/// Events after which a history counts as one that never ends: an ordinary one takes some 10,000, one of 64 ranks up to some 300,000.
 pub const EVENTS_MAX: u64 = 2_000_000;
 
 /// Virtual time within which a history must end once the last fault has ceased.

@@ -157,7 +157,7 @@ pub struct HuntReport {
 #[must_use]
 pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
     for seed in 0..histories_max {
-        let mut world = crate::world::World::new(crate::plan::generate(seed, 4), false);
+        let mut world = crate::world::World::new(crate::plan::draw(seed, None), false);
         world.take_out(switch.switches);
         world.run();
         if !world.violations().is_empty() {

@@ -8,7 +8,7 @@ use crate::judge::Violation;
 use crate::plan;
 use crate::world::World;
 
-/// Ranks of the histories of a swarm.
+/// Ranks of the small histories of a swarm.
 pub const RANKS: u32 = 4;
 /// Violating seeds that a report names; the others are only counted.
 const NAMED_MAX: usize = 20;
@@ -127,9 +127,9 @@ impl Sum {
 }
 
 impl Sum {
-    /// Runs the history of `seed` and adds it.
-    pub fn run(&mut self, seed: u64) {
-        let mut world = World::new(plan::generate(seed, RANKS), false);
+    /// Runs the history of `seed` and adds it; with `ranks_min`, of a job of so many ranks or more.
+    pub fn run(&mut self, seed: u64, ranks_min: Option<u32>) {
+        let mut world = World::new(plan::draw(seed, ranks_min), false);
         world.run();
         self.add(seed, &world);
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_swarm_finds_nothing_although_much_happens() {
         let mut sum = Sum::default();
-        (0..HISTORIES).for_each(|seed| sum.run(seed));
+        (0..HISTORIES).for_each(|seed| sum.run(seed, None));
         let report = sum.report(0, 1, 1.0);
         assert_eq!(report.violations, 0, "{:#?}", report.findings);
         assert!(report.frames_delivered_min >= crate::limits::FRAMES_DELIVERED_MIN, "{report:#?}");

@@ -69,6 +69,12 @@ impl Absent {
         self.missing.entry(node).and_modify(|due| *due = again.max(*due));
     }
 
+    /// The coordinator has not run for so long, or its clock has jumped ahead: leases may run on by its clock.
+    pub(super) fn postpone(&mut self, late: Duration) {
+        self.over_at = self.over_at.map(|at| at + late);
+        self.missing.values_mut().for_each(|due| *due = *due + late);
+    }
+
     /// The node has answered the fence.
     pub(super) fn has_answered(&mut self, node: NodeIndex) {
         self.missing.remove(&node);

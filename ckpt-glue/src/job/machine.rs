@@ -49,6 +49,8 @@ pub struct Job {
     counted: Counted,
     leases: Option<Leases>,
     absent: Absent,
+    /// Where leases are granted: when the coordinator looks next, at the latest. The time by which it is late is no silence of others.
+    next_look: Option<Instant>,
     suspicions: Suspicions,
     limit: Option<TimeLimit>,
     /// The time limit has come while the last checkpoint was on its way.
@@ -113,6 +115,7 @@ impl Job {
             counted: Counted::default(),
             leases: None,
             absent: Absent::default(),
+            next_look: None,
             suspicions: Suspicions::new(settings.sabotage.is_out(Rule::NeverSuspected)),
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
@@ -195,6 +198,7 @@ impl Job {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
+        self.look(now);
         self.watch_suspects(now);
         self.watch_keepers(now);
         self.watch_absent(now);
@@ -217,6 +221,7 @@ impl Job {
             self.ended.map(|ended| ended.until),
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
+            self.next_look,
             self.suspicions.poll_timeout(),
             absent,
             self.checkpoint.poll_timeout(),
@@ -666,6 +671,7 @@ impl Job {
         self.outputs.push(Output::Event(Event::LifeBegun { decision, attempt }));
         let layout = self.settings.layout.clone();
         let watch = self.watch();
+        self.next_look = watch.map(|watch| now + watch.beat());
         self.leases = watch.map(|watch| Leases { watch, root_heard: now, is_overdue: false });
         if let Some(watch) = watch {
             self.suspicions.begin(now, watch, &layout);

@@ -4,6 +4,9 @@
 //! and every keeper passes the rest of its own on to the keepers below. So a part of the cluster that is cut off stops its ranks by itself, before
 //! anybody else decides about their future.
 //!
+//! A keeper that looks later than its own heartbeat was due has not run meanwhile, or its clock has jumped ahead. That time is no silence of others: their
+//! leases may still run.
+//!
 //! A lease runs from the instant of the question, on the clock of the keeper that asked (R31). An answer that was held up on its way is worth less, or
 //! nothing; and a keeper that has not been heard for longer than a lease lasts has none.
 
@@ -145,6 +148,10 @@ impl Watcher {
 
     pub(crate) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
+        let late = now.since(self.next_beat);
+        for child in self.children.values_mut() {
+            child.heard = child.heard.max(now.min(child.heard + late));
+        }
         let (suspicion, silence) = (self.watch.suspicion(), self.watch.silence());
         for (node, child) in &mut self.children {
             if now >= child.heard + suspicion && !child.overdue {
@@ -173,5 +180,36 @@ impl Watcher {
         let due = |child: &Child| child.heard + if child.overdue { silence } else { suspicion };
         let silent = self.children.values().filter(|child| !child.reported).map(due);
         silent.chain([self.next_beat]).chain(self.needed_until()).min().unwrap_or(self.next_beat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEAT: Duration = Duration::from_millis(250);
+
+    fn at(beats: u32) -> Instant {
+        Instant::ZERO + BEAT * beats
+    }
+
+    /// R31: a clock that jumps ahead, or a keeper that did not run, declares nobody lost whose lease may still run.
+    #[test]
+    fn a_jump_of_the_own_clock_is_no_silence_of_others() {
+        let child = NodeIndex(1);
+        let watch = Watch::new(BEAT, BEAT * 20);
+        let mut watcher = Watcher::new(at(0), watch, [(child, 1)].into_iter());
+        for beat in 0..=10 {
+            watcher.heard(at(beat), child, 1, 0);
+            watcher.due(at(beat));
+        }
+        // The child's last heartbeat came at 10; the clock shows 40 where it would have shown 11.
+        let jumped = watcher.due(at(40));
+        assert_eq!((jumped.silent, jumped.overdue), (Vec::new(), Vec::new()));
+        // The 29 beats of the jump do not count: 1 + 19 of silence are over at 59.
+        for beat in 41..59 {
+            assert_eq!(watcher.due(at(beat)).silent, [], "{beat}");
+        }
+        assert_eq!(watcher.due(at(59)).silent, [child]);
     }
 }

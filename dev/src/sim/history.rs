@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use console::{Progress, Unit, number};
-use sim::history::{History, RunReport, plan_of};
+use sim::history::{History, RunReport};
+use sim::limits::RANKS_MAX;
+use sim::plan::draw;
 use sim::scenario::{Outcome, TEXT_BYTES_MAX, parse, write_plan};
 
 use super::{switch_named, verdict};
@@ -14,12 +16,22 @@ use crate::error::DevError;
 use crate::exit::Exit;
 use crate::print_json;
 
+/// The size of a drawn job.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Jobs of at least so many ranks, up to 64 [default: most of 4, some of 16 to 64]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(2..=RANKS_MAX.into()))]
+    pub(crate) ranks_min: Option<u32>,
+}
+
 /// Arguments of `sim run`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArguments {
     /// Seed of the history, as `swarm` and `sabotage` name it
     #[arg(long, value_parser = number::<u64>(0..=u64::MAX))]
     seed: u64,
+    #[command(flatten)]
+    size: Size,
     /// Take this rule of the protocol out, as `sabotage` does
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
@@ -48,6 +60,8 @@ pub(crate) struct ShrinkArguments {
     /// Seed of a history that fails
     #[arg(long, value_parser = number::<u64>(0..=u64::MAX))]
     seed: u64,
+    #[command(flatten)]
+    size: Size,
     /// The rule of the protocol without which it fails
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
@@ -107,7 +121,7 @@ fn outcome_lines(run: &RunReport) -> String {
 
 pub(super) fn run(arguments: &RunArguments, json: bool) -> Result<Exit, DevError> {
     let without = arguments.without.as_deref().map(switch_named).transpose()?;
-    let plan = plan_of(arguments.seed);
+    let plan = draw(arguments.seed, arguments.size.ranks_min);
     if arguments.plan {
         let text = write_plan(&plan);
         if json {
@@ -185,8 +199,8 @@ pub(super) fn shrink(arguments: &ShrinkArguments, json: bool) -> Result<Exit, De
         shown.set(progress.runs.into());
         shown.doing(format_args!("{} steps are left of the plan", progress.steps));
     };
-    let shrunk =
-        sim::shrink::shrink(plan_of(arguments.seed), without.as_ref(), arguments.runs, &mut progress)?;
+    let plan = draw(arguments.seed, arguments.size.ranks_min);
+    let shrunk = sim::shrink::shrink(plan, without.as_ref(), arguments.runs, &mut progress)?;
     drop(shown);
     if json {
         print_json(&shrunk)?;

@@ -1,10 +1,10 @@
-//! `stillwire-dev sim scale`: how control messages and time grow with the ranks.
+//! `stillwire-dev sim scale`: how control messages and time grow with the ranks, of a checkpoint and of the loss of a node.
 
 use std::io::{self, Write as _};
 
 use clap::Args;
 use console::{Progress, bytes, nanos, number};
-use sim::scale::{Markers, Report, Row, Settings, Taken, costs};
+use sim::scale::{Loss, Markers, Report, Row, Settings, Taken, costs};
 
 use crate::error::DevError;
 use crate::exit::Exit;
@@ -41,6 +41,12 @@ a cut takes 10 us, an image 1 ms beside the program, a commit record 1 ms. Netwo
 
 Up to 2048 ranks every marker is an event. Above, the machines still send and take each of them, but their times are computed \
 from the times at which the ranks begin; the column `markers` says which. 65,536 ranks send 4.3 billion markers: some seconds.
+
+Then each job of several nodes loses one, in the middle between two heartbeats. It is suspected, declared lost, its place goes to \
+a spare host, which rebuilds its images from the other nodes of its group, and all ranks start again. Messages of keepers to \
+each other pass through the launcher there, as in a real job. Costs besides: a process ends in 1 ms and begins in 10 ms, a keeper \
+on a spare host begins in 500 ms, images of 1 MiB are rebuilt at 1 byte/ns, a node's disk answers in 1 ms. The table of the ranks' \
+addresses is left out.
 
 The last lines give the power of the ranks with which messages grow, fitted to the counted numbers.";
 
@@ -105,8 +111,59 @@ fn print(report: &Report) -> io::Result<()> {
         out,
         "\ndurable: from the request until the commit record is; still: the longest time that a rank stood still"
     )?;
+    print_losses(&mut out, report)?;
     if let (Some(ours), Some(flush)) = (report.ours_exponent, report.flush_exponent) {
         writeln!(out, "messages grow with ranks^{ours:.2} here, with ranks^{flush:.2} with a flush")?;
     }
     Ok(())
+}
+
+/// The loss of a node, for jobs of several.
+fn print_losses(out: &mut impl io::Write, report: &Report) -> io::Result<()> {
+    let losses: Vec<(&Row, Loss)> =
+        report.rows.iter().filter_map(|row| row.loss.map(|loss| (row, loss))).collect();
+    if losses.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nloss of a node; keeper on a spare host {}, process {}, rebuilt {} B/ns",
+        nanos(costs::KEEPER_NS),
+        nanos(costs::PROCESS_NS),
+        costs::REBUILT_BYTES_PER_NS
+    )?;
+    writeln!(
+        out,
+        "{:>8} {:>6} | {:>10} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>10} {:>10}",
+        "ranks",
+        "nodes",
+        "messages/s",
+        "bytes/s",
+        "suspected",
+        "declared",
+        "decided",
+        "running",
+        "messages",
+        "bytes"
+    )?;
+    for (row, loss) in losses {
+        writeln!(
+            out,
+            "{:>8} {:>6} | {:>10} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>10} {:>10}",
+            row.ranks,
+            row.nodes,
+            loss.launcher_messages_per_s,
+            bytes(loss.launcher_bytes_per_s),
+            nanos(loss.suspected_ns),
+            nanos(loss.declared_ns),
+            nanos(loss.decided_ns),
+            nanos(loss.running_ns),
+            loss.messages,
+            bytes(loss.bytes)
+        )?;
+    }
+    writeln!(
+        out,
+        "\nmessages/s: sent and taken by the launcher while nothing happens, heartbeats and probe; times since the loss; messages until all ranks run"
+    )
 }

@@ -3,23 +3,47 @@
 //! Every kind of fault occurs in more than one history of twenty, most histories have several. A few have none beyond the one crash that each must
 //! have, so that faults of a calm network are found too.
 
-use super::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
+use super::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::random::Random;
-use crate::limits::{CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, RANKS_MAX};
+use crate::limits::{
+    CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, FRAMES_PER_RANK_LARGE, LARGE_ONE_IN, NODES_MAX,
+    RANKS_LARGE_MIN, RANKS_MAX, RANKS_SMALL_MAX,
+};
 use crate::network::NetworkConditions;
+use crate::swarm::RANKS;
 
 /// Streams of a seed, by purpose.
 const STREAM_PLAN: u64 = 1;
 const STREAM_NODE_DISKS: u64 = 5;
 const STREAM_LIVES: u64 = 6;
 const STREAM_HOSTS: u64 = 7;
+const STREAM_SIZE: u64 = 8;
+const STREAM_NODES: u64 = 9;
 
-/// Frames after which everything planned by frames has happened: a little before a history's least length.
-const FRAMES_PLANNED: u64 = FRAMES_DELIVERED_MIN * 8 / 10;
+/// Clocks whose drift the main stream draws: those of the nodes of a small history.
+const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
+/// Messages of a large history for each rank, at least and in reserve.
+const MESSAGES_PER_RANK: u32 = 25;
+const MESSAGES_RESERVED_PER_RANK: u32 = 150;
 
 /// Restarts after a crash that each history must have.
 const RESTARTS_MIN: u32 = 1;
+
+/// The plan that a swarm runs for `seed`: of a small job, or of a large one. A stream of its own decides that, so that the plans of small jobs do not depend
+/// on it. With `ranks_min`, the job has so many ranks or more, up to [`RANKS_MAX`].
+#[must_use]
+pub fn draw(seed: u64, ranks_min: Option<u32>) -> Plan {
+    let random = &mut Random::stream(seed, STREAM_SIZE);
+    let is_large = random.below(LARGE_ONE_IN) == 0;
+    let ranks_min = match ranks_min {
+        Some(ranks) => ranks.min(RANKS_MAX),
+        None if is_large => RANKS_LARGE_MIN,
+        None => return generate(seed, RANKS),
+    };
+    let ranks = random.between(ranks_min.into(), RANKS_MAX.into());
+    generate(seed, u32::try_from(ranks).unwrap_or(RANKS_MAX))
+}
 
 /// The plan of `seed` for a job of `ranks` ranks.
 #[must_use]
@@ -27,6 +51,11 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     let mut random = Random::stream(seed, STREAM_PLAN);
     let random = &mut random;
     let nodes = random.pick(&[1, 2, 2, ranks.min(3), ranks]).min(ranks);
+    let is_large = ranks > RANKS_SMALL_MAX;
+    let nodes = if is_large { nodes_of_large(seed, ranks) } else { nodes };
+    let more = if is_large { ranks } else { 0 };
+    let frames_min = FRAMES_DELIVERED_MIN + FRAMES_PER_RANK_LARGE * u64::from(more);
+    let frames_planned = frames_min * 8 / 10;
     let auth = match random.below(16) {
         0 => Auth::Full,
         1 | 2 => Auth::Header,
@@ -37,6 +66,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         ranks,
         nodes,
         losses: 0,
+        group: 0,
         spares: 0,
         ports: if random.percent(20) { 2 } else { 1 },
         rails: if random.percent(35) { 2 } else { 1 },
@@ -44,13 +74,13 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         auth,
         frame_bytes_max: u32::try_from(random.between(320, 640)).unwrap_or(320),
         floors: Floors {
-            frames: FRAMES_DELIVERED_MIN,
+            frames: frames_min,
             commands: CHECKPOINT_COMMANDS_MIN,
             restarts: RESTARTS_MIN,
-            crash_by_frames: random.between(FRAMES_PLANNED / 4, FRAMES_PLANNED),
+            crash_by_frames: random.between(frames_planned / 4, frames_planned),
         },
-        messages_min: u32::try_from(random.between(700, 800)).unwrap_or(700),
-        messages_reserved: 3000,
+        messages_min: u32::try_from(random.between(700, 800)).unwrap_or(700) + MESSAGES_PER_RANK * more,
+        messages_reserved: 3000 + MESSAGES_RESERVED_PER_RANK * more,
         message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
         tight_bounds: random.percent(40),
         congested: random.percent(30),
@@ -65,11 +95,15 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         } else {
             random.between(MILLI, 4 * MILLI)
         },
-        drift: [0; RANKS_MAX],
+        drift: [0; NODES],
         steps: Vec::with_capacity(16),
     };
-    for drift in &mut plan.drift {
-        *drift = i64::try_from(random.below(200)).unwrap_or(0) - 100;
+    for drift in &mut plan.drift[..CLOCKS_SMALL] {
+        *drift = drift_of_clock(random);
+    }
+    if is_large {
+        let random = &mut Random::stream(seed, STREAM_NODES + 1);
+        plan.drift[CLOCKS_SMALL..].iter_mut().for_each(|drift| *drift = drift_of_clock(random));
     }
     commands(random, &mut plan);
     crash(random, &mut plan);
@@ -86,6 +120,17 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
 /// A chance between `low` and `high` parts of 10,000, in parts of `CHANCE_ONE`.
 fn chance(random: &mut Random, low: u64, high: u64) -> u16 {
     u16::try_from(random.log_between(low, high) * 65_535 / 10_000).unwrap_or(u16::MAX)
+}
+
+fn drift_of_clock(random: &mut Random) -> i64 {
+    i64::try_from(random.below(200)).unwrap_or(0) - 100
+}
+
+/// Nodes of a large job: often as many as there can be, at times few with many ranks each.
+fn nodes_of_large(seed: u64, ranks: u32) -> u32 {
+    let random = &mut Random::stream(seed, STREAM_NODES);
+    let drawn = u32::try_from(random.between(3, NODES_MAX.into())).unwrap_or(NODES_MAX);
+    random.pick(&[2, 4, drawn, drawn, NODES_MAX]).min(ranks)
 }
 
 fn conditions(random: &mut Random) -> NetworkConditions {
@@ -111,13 +156,13 @@ fn conditions(random: &mut Random) -> NetworkConditions {
     conditions
 }
 
-fn at_frames(random: &mut Random) -> When {
-    When::Frames(random.between(20, FRAMES_PLANNED))
+fn at_frames(random: &mut Random, plan: &Plan) -> When {
+    When::Frames(random.between(20, plan.frames_planned()))
 }
 
 fn commands(random: &mut Random, plan: &mut Plan) {
     let commands = random.between(u64::from(CHECKPOINT_COMMANDS_MIN), 7);
-    let spacing = FRAMES_PLANNED / commands;
+    let spacing = plan.frames_planned() / commands;
     for n in 0..commands {
         let frames = n * spacing + random.between(1, spacing);
         let patient = !random.percent(10);
@@ -146,34 +191,39 @@ fn crash(random: &mut Random, plan: &mut Plan) {
         after: random.below(after_max),
     };
     let write = plan.write_ns_max;
+    // Moments of ranks: within the first checkpoints, of a small job of 4 ranks as of a large one.
+    let each = u64::from(if plan.ranks > RANKS_SMALL_MAX { plan.ranks / 4 } else { 1 });
     let (when, action) = match random.below(12) {
-        0..4 => (at_frames(random), crash),
-        4 => (on(random, Moment::Frozen, 12, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause)),
-        5 => (on(random, Moment::Dumping, 12, write / 2), Action::CrashProcess(Which::Cause)),
+        0..4 => (at_frames(random, plan), crash),
+        4 => {
+            (on(random, Moment::Frozen, 12 * each, plan.pause_ns_max / 2), Action::CrashProcess(Which::Cause))
+        }
+        5 => (on(random, Moment::Dumping, 12 * each, write / 2), Action::CrashProcess(Which::Cause)),
         6 => (on(random, Moment::Committing, 2, write), crash),
         // Some ranks have been saved, others never will be.
         10 | 11 => {
             let other = Which::Other(1 + u32::try_from(random.below(3)).unwrap_or(0));
-            (on(random, Moment::Saved, 8, write / 2), Action::CrashProcess(other))
+            (on(random, Moment::Saved, 8 * each, write / 2), Action::CrashProcess(other))
         }
         7 => (
             on(random, Moment::Committing, 2, write),
             Action::CrashNode { node: Which::Number(0), down: down(random) },
         ),
         8 => (
-            on(random, Moment::Dumping, 12, write),
+            on(random, Moment::Dumping, 12 * each, write),
             Action::CrashNode { node: Which::Cause, down: down(random) },
         ),
         _ => {
             let node = Which::Number(node(random, plan));
-            (at_frames(random), Action::CrashNode { node, down: down(random) })
+            (at_frames(random, plan), Action::CrashNode { node, down: down(random) })
         }
     };
     plan.steps.push(Step { when, action });
     if random.percent(40) {
         let moment = random.pick(&[Moment::Decided, Moment::Restoring]);
         let which = random.pick(&[Which::Cause, Which::Other(1), Which::Other(2)]);
-        let when = on(random, moment, 3, 600 * MICRO);
+        let nth_max = if moment == Moment::Restoring { 3 * each } else { 3 };
+        let when = on(random, moment, nth_max, 600 * MICRO);
         plan.steps.push(Step { when, action: Action::CrashProcess(which) });
     }
     if random.percent(12) {
@@ -190,53 +240,53 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
     if random.percent(20) {
         let (one, other) = (node(random, plan), node(random, plan));
         let lasts = random.log_between(50 * MICRO, 30 * MILLI);
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         plan.steps.push(Step { when, action: Action::Partition { one, other, lasts } });
     }
     if random.percent(20) {
         let (rank, rail) =
             (rank_number(random, plan), u32::try_from(random.below(u64::from(plan.rails))).unwrap_or(0));
         let lasts = random.log_between(100 * MICRO, 30 * MILLI);
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         plan.steps.push(Step { when, action: Action::RailDown { rank, rail, lasts } });
     }
     if random.percent(20) {
         let size = i64::try_from(random.log_between(10 * MICRO, 100 * MILLI)).unwrap_or(0);
         let by = if random.percent(30) { -size / 100 } else { size };
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let node = node(random, plan);
         plan.steps.push(Step { when, action: Action::ClockJump { node, by } });
     }
     if random.percent(12) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let node = node(random, plan);
         plan.steps.push(Step { when, action: Action::BreakControl { node } });
     }
     if random.percent(15) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let rank = rank_number(random, plan);
         let lasts = random.log_between(100 * MICRO, 5 * MILLI);
         plan.steps.push(Step { when, action: Action::Unsavable { rank, lasts } });
     }
     if random.percent(15) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let (after, full) = (random.below(40), random.percent(50));
         plan.steps.push(Step { when, action: Action::DiskError { after, full } });
     }
     if random.percent(50) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let (after, down) = (random.below(40), down(random));
         plan.steps.push(Step { when, action: Action::PowerLoss { after, down } });
     }
     if random.percent(20) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let mut conditions = conditions(random);
         conditions.loss = conditions.loss.max(chance(random, 500, 5000));
         let lasts = random.log_between(50 * MICRO, 2 * MILLI);
         plan.steps.push(Step { when, action: Action::Storm { conditions, lasts } });
     }
     if random.percent(20) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let rank = rank_number(random, plan);
         let lasts = random.log_between(50 * MICRO, 20 * MILLI);
         plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
@@ -262,6 +312,9 @@ fn node_disks(seed: u64, plan: &mut Plan) {
         return;
     }
     plan.losses = if plan.nodes > 3 && random.percent(30) { 2 } else { 1 };
+    if plan.nodes > RANKS_SMALL_MAX / 2 && plan.ranks > RANKS_SMALL_MAX {
+        plan.group = random.pick(&[0, 4, 4, 8]).min(plan.nodes);
+    }
     for _ in 0..random.between(1, 3) {
         let when = match random.below(4) {
             0 => When::On {
@@ -270,7 +323,7 @@ fn node_disks(seed: u64, plan: &mut Plan) {
                 after: random.below(plan.write_ns_max),
             },
             1 => When::On { moment: Moment::Decided, nth: below(random, 2), after: random.below(MILLI) },
-            _ => at_frames(random),
+            _ => at_frames(random, plan),
         };
         let action = Action::DestroyNode { node: node(random, plan), down: down(random) };
         plan.steps.push(Step { when, action });
@@ -281,13 +334,13 @@ fn node_disks(seed: u64, plan: &mut Plan) {
 fn lives(seed: u64, plan: &mut Plan) {
     let random = &mut Random::stream(seed, STREAM_LIVES);
     if random.percent(20) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let cut_off = plan.nodes > 1 && random.percent(60);
         let down = random.log_between(100 * MICRO, 100 * MILLI);
         plan.steps.push(Step { when, action: Action::KillLauncher { cut_off, down } });
     }
     if random.percent(15) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let node = node(random, plan);
         let lasts = random.log_between(MILLI, 200 * MILLI);
         plan.steps.push(Step { when, action: Action::StopKeeper { node, lasts } });
@@ -302,7 +355,7 @@ fn hosts(seed: u64, plan: &mut Plan) {
     }
     plan.spares = below(random, 3);
     for _ in 0..random.between(1, 2) {
-        let when = at_frames(random);
+        let when = at_frames(random, plan);
         let node = 1 + below(random, u64::from(plan.nodes) - 1);
         let lasts = random.log_between(MILLI, 200 * MILLI);
         let action = if random.percent(70) {
@@ -336,7 +389,7 @@ fn changes_of_rails(random: &mut Random, plan: &mut Plan) {
         plan.steps.retain(|step| !matches!(step.action, Action::RailDown { .. }));
         for _ in 0..random.between(1, 3) {
             let frame_bytes_max = u32::try_from(random.between(320, 640)).unwrap_or(320);
-            let when = at_frames(random);
+            let when = at_frames(random, plan);
             plan.steps.push(Step { when, action: Action::ChangeRails { frame_bytes_max } });
         }
     }

@@ -4,10 +4,13 @@
 
 mod generate;
 
-pub use generate::generate;
+pub use generate::{draw, generate};
 
 use crate::engine::queue::Nanos;
 use crate::network::NetworkConditions;
+
+/// Clocks of a plan: one for each node that a history can have.
+pub(crate) const NODES: usize = crate::limits::NODES_MAX as usize;
 
 /// When something of the plan happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +235,8 @@ pub struct Plan {
     pub nodes: u32,
     /// Nodes have directories of their own, and this many of them may be lost; 0: one directory for all, on the head node.
     pub losses: u32,
+    /// Nodes that protect each other: so many in a row, and those that are left over with the last of these; 0: all.
+    pub group: u32,
     /// Hosts that may take the place of lost ones.
     pub spares: u32,
     /// Ports of each rank.
@@ -269,12 +274,33 @@ pub struct Plan {
     /// Longest pause between freeze and thaw.
     pub pause_ns_max: Nanos,
     /// Drift of each node's clock, see [`crate::engine::clock::Clock`].
-    pub drift: [i64; crate::limits::RANKS_MAX],
+    pub drift: [i64; NODES],
     /// The planned events.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
+    /// The nodes that protect each other with `node`.
+    pub(crate) fn group_of(&self, node: u32) -> core::ops::Range<u32> {
+        let width = if self.group == 0 { self.nodes } else { self.group.min(self.nodes) }.max(1);
+        let last = (self.nodes / width).max(1) - 1;
+        let group = (node / width).min(last);
+        group * width..if group == last { self.nodes } else { (group + 1) * width }
+    }
+
+    /// The groups of nodes that protect each other.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = core::ops::Range<u32>> + '_ {
+        (0..self.nodes)
+            .map(|node| (node, self.group_of(node)))
+            .filter(|(node, group)| *node == group.start)
+            .map(|(_, group)| group)
+    }
+
+    /// Frames after which everything planned by frames has happened: a little before the history's least length.
+    pub(crate) fn frames_planned(&self) -> u64 {
+        self.floors.frames * 8 / 10
+    }
+
     /// Whether all ranks go over another NIC at some time.
     fn changes_rails(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.action, Action::ChangeRails { .. }))

@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use ckpt_glue::control::{
-    Control, ControlKey, CutMode, CutStatistics, JobPhase, Message, Registration, Source, stream,
-};
+use ckpt_glue::control::{Control, ControlKey, CutMode, CutStatistics, JobPhase, Message, Source, stream};
 use ckpt_glue::job::{Event as JobEvent, Input as JobInput, JobSettings, Output as JobOutput};
 use ckpt_glue::keeper::{Input as KeeperInput, Output as KeeperOutput};
 use ckpt_glue::participant::{Input as RankInput, Output as RankOutput};
+use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
 use ckpt_glue::recovery::Beginning;
 use ckpt_glue::{
@@ -19,13 +18,14 @@ use super::agenda::{Agenda, Event};
 use super::aggregate::Aggregate;
 use super::costs::{CUT_NS, IMAGE_NS, LATENCY_NS, MARKER_BYTES, RECORD_NS, message_ns};
 use super::flush::{Flush, Input as FlushInput, Output as FlushOutput};
+use super::loss::Failover;
 use super::{ScaleError, Taken};
 use crate::engine::queue::Nanos;
 
-const JOB: JobId = JobId(1);
+pub(super) const JOB: JobId = JobId(1);
 const KEY: [u8; 16] = [7; 16];
 /// Party number of the coordinator; keepers follow it, then ranks.
-const COORDINATOR: u32 = 0;
+pub(super) const COORDINATOR: u32 = 0;
 
 /// Whether ranks flush their channels before they cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,22 +45,22 @@ struct OnItsWay {
 
 /// A job and its world.
 pub(super) struct LargeJob {
-    ranks: u32,
-    nodes: u32,
-    layout: Layout,
+    pub(super) ranks: u32,
+    pub(super) nodes: u32,
+    pub(super) layout: Layout,
     flushing: Flushing,
-    life: Life,
-    job: Job,
-    keepers: Vec<Keeper>,
-    participants: Vec<Participant>,
+    pub(super) life: Life,
+    pub(super) job: Job,
+    pub(super) keepers: Vec<Keeper>,
+    pub(super) participants: Vec<Participant>,
     flushes: Vec<Flush>,
     aggregate: Aggregate,
     key: ControlKey,
     bytes: Vec<u8>,
-    agenda: Agenda,
-    now: Nanos,
+    pub(super) agenda: Agenda,
+    pub(super) now: Nanos,
     /// Until when the processor of each party is busy.
-    busy: Vec<Nanos>,
+    pub(super) busy: Vec<Nanos>,
     on_their_way: Vec<Option<OnItsWay>>,
     free: Vec<u32>,
     /// While the job starts, messages cost nothing and are not counted.
@@ -70,10 +70,14 @@ pub(super) struct LargeJob {
     /// Since when each rank stands still.
     still_since: Vec<Nanos>,
     committed_at: Option<Nanos>,
-    taken: Taken,
+    /// The newest committed generation.
+    pub(super) committed: Option<GenerationId>,
+    pub(super) taken: Taken,
+    /// Where a node is lost.
+    pub(super) failover: Option<Failover>,
 }
 
-fn at(number: u32) -> usize {
+pub(super) fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
@@ -125,7 +129,9 @@ impl LargeJob {
             record: None,
             still_since: vec![0; at(ranks)],
             committed_at: None,
+            committed: None,
             taken: Taken::default(),
+            failover: None,
         };
         large.bring_up()?;
         Ok(large)
@@ -182,12 +188,18 @@ impl LargeJob {
         }
     }
 
-    fn on_event(&mut self, event: Event) {
+    pub(super) fn on_event(&mut self, event: Event) {
         match event {
             Event::Control { party, place } => {
                 let message = self.on_their_way.get_mut(at(place)).and_then(Option::take);
                 self.free.push(place);
                 let Some(OnItsWay { control, bytes }) = message else { return };
+                if self.is_gone(party) {
+                    return;
+                }
+                if party == COORDINATOR {
+                    self.count_launcher(bytes);
+                }
                 let is_cut = matches!(control.message, Message::Cut { .. });
                 if self.flushing == Flushing::Aggregate && is_cut && party > self.nodes {
                     self.take_early_markers(party);
@@ -195,6 +207,22 @@ impl LargeJob {
                 self.work(party, message_ns(bytes));
                 self.take(party, control);
             }
+            Event::Relay { party, place } => {
+                let bytes = self.on_their_way[at(place)].as_ref().map_or(0, |message| message.bytes);
+                self.count_launcher(bytes);
+                self.count(bytes);
+                self.work(COORDINATOR, 2 * message_ns(bytes));
+                self.agenda.at(self.busy[at(COORDINATOR)] + LATENCY_NS, Event::Control { party, place });
+            }
+            Event::Timer { party } => self.on_timer(party),
+            Event::NodesTimer => self.on_nodes_timer(),
+            Event::Killed { rank, counter } => self.on_killed(rank, counter),
+            Event::Restored { rank } => self.on_restored(rank),
+            Event::KeeperStarts { node } => self.on_keeper_starts(node),
+            Event::Fenced { counter } => self.on_fenced(counter),
+            Event::Decided => self.on_decided(),
+            Event::Asked { node, place } => self.on_asked(node, place),
+            Event::Answers { node, place } => self.on_answers(node, place),
             Event::Written { rank } => {
                 self.work(1 + self.nodes + rank, 0);
                 let participant = &mut self.participants[at(rank)];
@@ -227,7 +255,7 @@ impl LargeJob {
     }
 
     /// The party's processor is busy for so long, as soon as it can be.
-    fn work(&mut self, party: u32, takes: Nanos) {
+    pub(super) fn work(&mut self, party: u32, takes: Nanos) {
         let busy = &mut self.busy[at(party)];
         *busy = (*busy).max(self.now) + takes;
     }
@@ -264,7 +292,15 @@ impl LargeJob {
                 u32::try_from(self.on_their_way.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        self.agenda.at(self.busy[at(from)] + LATENCY_NS, Event::Control { party: to, place });
+        if from == COORDINATOR {
+            self.count_launcher(bytes);
+        }
+        let is_keeper = |party: u32| (1..=self.nodes).contains(&party);
+        let is_relayed = self.failover.is_some() && is_keeper(from) && is_keeper(to);
+        let arrives = self.busy[at(from)] + LATENCY_NS;
+        let event =
+            if is_relayed { Event::Relay { party: to, place } } else { Event::Control { party: to, place } };
+        self.agenda.at(arrives, event);
     }
 
     /// A party takes a message; its processor has done the work already.
@@ -290,7 +326,7 @@ impl LargeJob {
         }
     }
 
-    fn rank_says(&mut self, rank: u32, message: Message) {
+    pub(super) fn rank_says(&mut self, rank: u32, message: Message) {
         let Some(node) = self.layout.node_of(Rank(rank)) else { return };
         let epoch = self.participants[at(rank)].epoch();
         let sender = Party::Rank(Rank(rank));
@@ -298,11 +334,15 @@ impl LargeJob {
         self.send(1 + self.nodes + rank, Party::Keeper(node), control);
     }
 
-    fn run_job(&mut self) {
+    pub(super) fn run_job(&mut self) {
         while let Some(output) = self.job.poll_output() {
             let now = Instant::from_nanos(self.busy[at(COORDINATOR)]);
             match output {
                 JobOutput::Send { to, control } => self.send(COORDINATOR, to, control),
+                JobOutput::FenceStore { counter, .. } if self.failover.is_some() => {
+                    self.feed_nodes(NodesInput::LifeOver);
+                    self.agenda.at(self.busy[at(COORDINATOR)] + RECORD_NS, Event::Fenced { counter });
+                }
                 JobOutput::FenceStore { counter, .. } => {
                     self.job.handle(
                         now,
@@ -311,41 +351,38 @@ impl LargeJob {
                 }
                 JobOutput::WriteDecision(decision) => {
                     self.life = decision.life;
+                    if self.failover.is_some() {
+                        self.agenda.at(self.busy[at(COORDINATOR)] + RECORD_NS, Event::Decided);
+                        continue;
+                    }
                     self.job.handle(now, JobInput::DecisionDurable { life: decision.life });
                 }
                 JobOutput::WriteCommit { generation, .. } => {
                     self.record = Some(generation);
                     self.agenda.at(self.busy[at(COORDINATOR)] + RECORD_NS, Event::Committed);
                 }
-                JobOutput::Event(JobEvent::Checkpoint(CheckpointEvent::Committed { .. })) => {
+                JobOutput::Event(JobEvent::Checkpoint(CheckpointEvent::Committed { generation, .. })) => {
+                    self.committed = Some(generation);
                     self.committed_at = Some(self.busy[at(COORDINATOR)]);
                 }
-                JobOutput::Reconnect { .. }
-                | JobOutput::Replace { .. }
-                | JobOutput::Collect { .. }
-                | JobOutput::Event(_)
-                | JobOutput::Over(_) => {}
+                JobOutput::Replace { node } => self.replace(node),
+                JobOutput::Event(event) => self.note(&event),
+                JobOutput::Over(_) => self.over(),
+                // A keeper that is started on the lost host does not come up.
+                JobOutput::Reconnect { .. } | JobOutput::Collect { .. } => {}
             }
         }
+        self.arm_job();
     }
 
-    fn run_keeper(&mut self, node: u32) {
+    pub(super) fn run_keeper(&mut self, node: u32) {
         while let Some(output) = self.keepers[at(node)].poll_output() {
             match output {
                 KeeperOutput::Send { to, control } => self.send(1 + node, to, control),
-                KeeperOutput::Spawn { rank, .. } => {
-                    let registration = Registration {
-                        rank,
-                        pid: 1 + rank.0,
-                        mode: CutMode::Instant,
-                        // Addresses are for data, of which there is none here.
-                        ports: Vec::new(),
-                    };
-                    self.rank_says(rank.0, Message::Hello { registration });
-                }
-                // In a world without faults no process is killed and no rank ends; none speaks PMI.
-                KeeperOutput::Kill { .. }
-                | KeeperOutput::Pmi(_)
+                KeeperOutput::Spawn { rank, .. } => self.spawn(rank),
+                KeeperOutput::Kill { rank, life } => self.kill(rank, life),
+                // No rank ends by itself, and none speaks PMI.
+                KeeperOutput::Pmi(_)
                 | KeeperOutput::WriteExitedImage { .. }
                 | KeeperOutput::Lease(_)
                 | KeeperOutput::LeaseOver => {}
@@ -355,6 +392,7 @@ impl LargeJob {
                 }
             }
         }
+        self.arm_keeper(node);
     }
 
     fn run_rank(&mut self, rank: u32) {

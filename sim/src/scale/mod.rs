@@ -4,8 +4,9 @@
 //! [`Participant`](ckpt_glue::Participant)s, with the control frames that they would put on a wire. The other one is the same in everything, but each
 //! rank flushes its channels before it cuts ([`flush`]): only the flush differs. [`costs`] lists the costs.
 //!
-//! No faults, no data traffic, no heartbeats, and the start of the job is not counted: histories of small jobs are the place
-//! for those.
+//! Checkpoints are without faults, data traffic and heartbeats, and the start of the job is not counted. After them a job of several nodes loses one ([`loss`]):
+//! heartbeats and the circulating probe, the suspicion, the lost node's declaration, the end of all ranks, a spare host, the rebuild of its
+//! images as the production machine of the nodes' directories asks for it, and the start of all ranks. [`costs`] says what is modelled of that, and what not.
 //!
 //! Markers grow with the square of the ranks. Up to [`EVENTS_RANKS_MAX`] ranks each is an event. Above, the machines still
 //! send and take every marker, but when the last one reaches a rank is computed from the times at which the ranks begin,
@@ -16,6 +17,7 @@ mod aggregate;
 pub mod costs;
 pub mod flush;
 mod job;
+mod loss;
 
 use ckpt_glue::error::{ConfigError, LayoutError};
 use serde::Serialize;
@@ -102,6 +104,27 @@ pub struct Taken {
     pub still_ns: Nanos,
 }
 
+/// The loss of one node of a job of one size: heartbeats before it, and the recovery from it. Times run from the loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Loss {
+    /// Messages that the launcher sends and takes in a second in which nothing happens. One that it passes from keeper to keeper is two.
+    pub launcher_messages_per_s: u64,
+    /// Their bytes.
+    pub launcher_bytes_per_s: u64,
+    /// Until the node is suspected.
+    pub suspected_ns: Nanos,
+    /// Until it is declared lost.
+    pub declared_ns: Nanos,
+    /// Until the next life is decided: all ranks have ended, and the lost images are rebuilt.
+    pub decided_ns: Nanos,
+    /// Until all ranks run again.
+    pub running_ns: Nanos,
+    /// Messages from the loss until then, heartbeats included.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// A job of one size under both coordinators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Row {
@@ -115,6 +138,8 @@ pub struct Row {
     pub flush: Taken,
     /// How its markers were simulated.
     pub markers: Markers,
+    /// The loss of a node. A job of one node has none to lose.
+    pub loss: Option<Loss>,
 }
 
 /// All sizes.
@@ -173,7 +198,9 @@ pub fn scale(settings: Settings, done: &mut dyn FnMut(&Row)) -> Result<Report, S
         };
         let ours = take(&settings, ranks, Flushing::No)?;
         let flush = take(&settings, ranks, flushing)?;
-        let row = Row { ranks, nodes: settings.nodes(ranks), ours, flush, markers };
+        let nodes = settings.nodes(ranks);
+        let loss = if nodes > 1 { Some(lose(&settings, ranks)?) } else { None };
+        let row = Row { ranks, nodes, ours, flush, markers, loss };
         done(&row);
         rows.push(row);
     }
@@ -208,6 +235,16 @@ fn take(settings: &Settings, ranks: u32, flushing: Flushing) -> Result<Taken, Sc
         markers: all.markers / checkpoints,
         ..all
     })
+}
+
+/// A checkpoint of one job, and then the loss of a node.
+fn lose(settings: &Settings, ranks: u32) -> Result<Loss, ScaleError> {
+    let mut job = LargeJob::start(ranks, settings.nodes(ranks), settings.fan_out, Flushing::No)?;
+    job.checkpoint()?;
+    match job.committed {
+        Some(generation) => job.lose_node(generation),
+        None => Err(ScaleError::Machines { ranks, what: "commit a checkpoint" }),
+    }
 }
 
 fn logarithm(number: u64) -> f64 {

@@ -83,3 +83,44 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(refused(Settings { fan_out: 0, ..SETTINGS }).contains('0'));
     assert!(refused(Settings { checkpoints: 0, ..SETTINGS }).contains("at least one checkpoint"));
 }
+
+/// All ranks run again soon after the lost node's time-out, and it is never declared lost before (R31), in jobs of many shapes.
+#[test]
+fn a_lost_node_is_suspected_declared_replaced_and_all_ranks_run_again() {
+    for (ranks, ranks_per_node, fan_out) in [(16, 8, 16), (64, 4, 2), (64, 4, 16), (512, 8, 4)] {
+        let settings = Settings { ranks, ranks_per_node, fan_out, checkpoints: 1 };
+        let loss = lose(&settings, ranks).expect("it recovers");
+        let watch = ckpt_glue::JobConfig::default().keeper.watch();
+        let nanos = |time: core::time::Duration| u64::try_from(time.as_nanos()).unwrap();
+        // The last heartbeat before the loss counts: half an interval before it.
+        let heard = watch.beat_ns / 2;
+        assert!(loss.suspected_ns + heard >= nanos(watch.suspicion()), "{loss:?}");
+        assert!(loss.declared_ns + heard >= nanos(watch.silence()), "{loss:?}");
+        assert!(loss.suspected_ns < loss.declared_ns && loss.declared_ns < loss.decided_ns, "{loss:?}");
+        // A spare host begins, rebuilds its images, and every process starts: all of that lies between.
+        let images = u64::from(ranks_per_node) * costs::IMAGE_BYTES / costs::REBUILT_BYTES_PER_NS;
+        assert!(loss.decided_ns > loss.declared_ns + costs::KEEPER_NS + images, "{loss:?}");
+        assert!(loss.running_ns > loss.decided_ns + costs::PROCESS_NS, "{loss:?}");
+        // Each rank at least registers, gets its start, and reports that it runs.
+        assert!(loss.messages > 3 * u64::from(ranks), "{loss:?}");
+    }
+}
+
+/// A heartbeat of each keeper but the root passes through the launcher, and so does its lease: four messages, four times a second; the root's is two.
+#[test]
+fn heartbeats_at_the_launcher_grow_with_the_nodes() {
+    let per_second = |ranks| {
+        let settings = Settings { ranks, ranks_per_node: 4, ..SETTINGS };
+        lose(&settings, ranks).expect("it recovers").launcher_messages_per_s
+    };
+    for ranks in [32, 64, 128] {
+        let nodes = u64::from(ranks / 4);
+        let beats = 4 * (4 * (nodes - 1) + 2);
+        let probes = 2 * (4 * nodes).min(100);
+        let found = per_second(ranks);
+        assert!(
+            (beats + probes).abs_diff(found) <= beats / 4 + 8,
+            "{ranks} ranks: {found}, not {beats} and {probes}"
+        );
+    }
+}

@@ -34,9 +34,8 @@ use serde::Serialize;
 
 use crate::engine::queue::MICRO;
 use crate::history::{History, RunReport};
-use crate::limits::RANKS_MAX;
 use crate::network::NetworkConditions;
-use crate::plan::{Auth, Floors, Mode, Plan};
+use crate::plan::{Auth, Floors, Mode, NODES, Plan};
 use crate::sabotage::Switch;
 
 /// The required outcome of a plan.
@@ -77,6 +76,7 @@ pub fn plain() -> Plan {
         ranks: 4,
         nodes: 2,
         losses: 0,
+        group: 0,
         spares: 0,
         ports: 1,
         rails: 1,
@@ -95,7 +95,7 @@ pub fn plain() -> Plan {
         control_ns_max: 20 * MICRO,
         write_ns_max: 100 * MICRO,
         pause_ns_max: 20 * MICRO,
-        drift: [0; RANKS_MAX],
+        drift: [0; NODES],
         steps: Vec::new(),
     }
 }

@@ -4,9 +4,9 @@ use super::settings::SETTINGS;
 use super::words::{ScenarioError, Words};
 use super::{Expectation, Scenario, plain};
 use crate::engine::queue::{Nanos, SECOND};
-use crate::limits::RANKS_MAX;
+use crate::limits::{NODES_MAX, RANKS_MAX};
 use crate::network::NetworkConditions;
-use crate::plan::{Action, Auth, Floors, Mode, Moment, Plan, Step, When, Which};
+use crate::plan::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Step, When, Which};
 
 /// Bytes of a scenario.
 pub const TEXT_BYTES_MAX: usize = 1 << 16;
@@ -39,7 +39,7 @@ const WRITES_MAX: u64 = 1 << 32;
 pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     let mut scenario = Scenario { expectations: Vec::new(), seeds: 1, plan: plain() };
     // Checked once all lines are read, so that the order of lines has no meaning.
-    let (mut nodes_line, mut losses_line) = (0, 0);
+    let (mut nodes_line, mut losses_line, mut group_line) = (0, 0, 0);
     let mut read: Vec<&str> = Vec::new();
     if text.len() > TEXT_BYTES_MAX {
         let (expected, found) = (format!("at most {TEXT_BYTES_MAX} bytes"), format!("{}", text.len()));
@@ -87,15 +87,22 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
                     nodes_line = line;
                 } else if name == "losses" {
                     losses_line = line;
+                } else if name == "group" {
+                    group_line = line;
                 }
             }
         }
         words.end()?;
     }
-    let Plan { ranks, nodes, losses, .. } = scenario.plan;
+    let Plan { ranks, nodes, losses, group, .. } = scenario.plan;
     if losses >= nodes && losses > 0 {
         let expected = format!("fewer losses than nodes ({nodes})");
         return Err(ScenarioError { line: losses_line, expected, found: format!("{losses}") });
+    }
+    if group > 0 && !(losses + 1..=nodes).contains(&group) {
+        let expected =
+            format!("a group of more nodes than losses ({losses}), and at most all of them ({nodes}); or 0");
+        return Err(ScenarioError { line: group_line, expected, found: format!("{group}") });
     }
     if nodes > ranks {
         let expected = format!("at most as many nodes as ranks ({ranks})");
@@ -129,13 +136,13 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
     if name != "seed" && SETTINGS.iter().all(|setting| setting.name != name) {
         return Err(no_setting(words, name));
     }
-    let ranks_max = u32::try_from(RANKS_MAX).unwrap_or(u32::MAX);
     match name {
         "seed" => plan.seed = words.number("a seed", 0..=u64::MAX)?,
-        "ranks" => plan.ranks = words.small_number("ranks", 2..=ranks_max)?,
-        "nodes" => plan.nodes = words.small_number("nodes", 1..=ranks_max)?,
-        "losses" => plan.losses = words.small_number("nodes that may be lost", 0..=ranks_max - 1)?,
-        "spares" => plan.spares = words.small_number("spare hosts", 0..=ranks_max)?,
+        "ranks" => plan.ranks = words.small_number("ranks", 2..=RANKS_MAX)?,
+        "nodes" => plan.nodes = words.small_number("nodes", 1..=NODES_MAX)?,
+        "losses" => plan.losses = words.small_number("nodes that may be lost", 0..=NODES_MAX - 1)?,
+        "spares" => plan.spares = words.small_number("spare hosts", 0..=NODES_MAX)?,
+        "group" => plan.group = words.small_number("nodes of a group", 0..=NODES_MAX)?,
         "ports" => plan.ports = words.small_number("ports", 1..=PORTS_MAX)?,
         "rails" => plan.rails = words.small_number("rails", 1..=RAILS_MAX)?,
         "frame-bytes" => plan.frame_bytes_max = words.small_number("bytes", FRAME_BYTES)?,
@@ -154,7 +161,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "write-time" => plan.write_ns_max = words.duration(TIME_MAX)?,
         "pause-time" => plan.pause_ns_max = words.duration(TIME_MAX)?,
         "drift" => {
-            plan.drift = [0; RANKS_MAX];
+            plan.drift = [0; NODES];
             for (node, drift) in plan.drift.iter_mut().enumerate() {
                 if node == 0 || words.peek().is_some() {
                     *drift = words.signed_number("the drift of a clock", DRIFT_MAX)?;
@@ -245,11 +252,11 @@ fn step(first: &str, words: &mut Words<'_>) -> Result<Step, ScenarioError> {
 }
 
 fn rank(words: &mut Words<'_>) -> Result<u32, ScenarioError> {
-    words.small_number("the number of a rank", 0..=u32::try_from(RANKS_MAX - 1).unwrap_or(0))
+    words.small_number("the number of a rank", 0..=RANKS_MAX - 1)
 }
 
 fn node(words: &mut Words<'_>) -> Result<u32, ScenarioError> {
-    words.small_number("the number of a node", 0..=u32::try_from(RANKS_MAX - 1).unwrap_or(0))
+    words.small_number("the number of a node", 0..=NODES_MAX - 1)
 }
 
 fn lasts(words: &mut Words<'_>) -> Result<Nanos, ScenarioError> {

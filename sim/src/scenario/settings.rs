@@ -16,7 +16,7 @@ const fn setting(name: &'static str, usual: &'static str, meaning: &'static str)
 }
 
 /// All but the seed, which has two forms.
-pub const SETTINGS: [Setting; 22] = [
+pub const SETTINGS: [Setting; 23] = [
     setting("ranks", "4", ""),
     setting("nodes", "2", ""),
     setting(
@@ -25,6 +25,7 @@ pub const SETTINGS: [Setting; 22] = [
         "nodes have directories of their own, protect each other, and this\n\
          many may be lost; 0: one directory for all",
     ),
+    setting("group", "0", "so many nodes in a row protect each other; 0: all"),
     setting("spares", "0", "hosts that may take the place of lost ones"),
     setting("ports", "1", "of each rank"),
     setting("rails", "1", "of each port"),

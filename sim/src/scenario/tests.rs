@@ -6,7 +6,7 @@ use crate::plan::generate;
 #[test]
 fn every_drawn_plan_is_read_back_as_it_was() {
     for seed in 0..500 {
-        let ranks = 2 + u32::try_from(seed % 7).unwrap();
+        let ranks = [2, 3, 4, 5, 6, 7, 8, 16, 64][usize::try_from(seed % 9).unwrap()];
         let plan = generate(seed, ranks);
         let text = write_plan(&plan);
         let read = parse_plan(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
@@ -78,9 +78,11 @@ fn what_is_wrong_is_said_with_its_line() {
         "seed",
         "seed -1",
         "seed +1",
-        "ranks 9",
+        "ranks 65",
         "ranks 1",
         "ranks 2\n\n# fine\nnodes 3",
+        "nodes 17",
+        "nodes 8\nranks 8\nlosses 2\ngroup 2",
         "seed 1\nseed 2",
         "seed 1\nseeds 2 to 3",
         "seeds 2 to 3\nseed 2",
@@ -95,7 +97,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "network loss 3% jitter 1us",
         "drift",
         "drift 1 --2",
-        "drift 1 2 3 4 5 6 7 8 9",
+        "drift 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17",
         "pause-time 1h",
         "pause-time 11s",
         "at noon: checkpoint at once",
@@ -104,7 +106,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "on thawed #1: crash cause",
         "on frozen 1: crash cause",
         "at 1 frames: crash",
-        "at 1 frames: crash rank 8",
+        "at 1 frames: crash rank 64",
         "at 1 frames: sing",
         "at 1 frames: checkpoint when ready now",
         "at 1 frames: power loss after 3 writes",
@@ -120,15 +122,17 @@ fn what_is_wrong_is_said_with_its_line() {
         "seed": line 1: expected a seed from 0 to 18446744073709551615, found the end of the line
         "seed -1": line 1: expected a seed from 0 to 18446744073709551615, found '-1'
         "seed +1": line 1: expected a seed from 0 to 18446744073709551615, found '+1'
-        "ranks 9": line 1: expected ranks from 2 to 8, found '9'
-        "ranks 1": line 1: expected ranks from 2 to 8, found '1'
+        "ranks 65": line 1: expected ranks from 2 to 64, found '65'
+        "ranks 1": line 1: expected ranks from 2 to 64, found '1'
         "ranks 2\n\n# fine\nnodes 3": line 4: expected at most as many nodes as ranks (2), found 3
+        "nodes 17": line 1: expected nodes from 1 to 16, found '17'
+        "nodes 8\nranks 8\nlosses 2\ngroup 2": line 4: expected a group of more nodes than losses (2), and at most all of them (8); or 0, found 2
         "seed 1\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seed 1\nseeds 2 to 3": line 2: expected one line 'seed' or 'seeds', found 'seeds 2 to 3'
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
         "network rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
@@ -137,7 +141,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "network loss 3% jitter 1us": line 1: expected the end of the line, found 'jitter'
         "drift": line 1: expected the drift of a clock from -1024 to 1024, found the end of the line
         "drift 1 --2": line 1: expected the drift of a clock from -1024 to 1024, found '--2'
-        "drift 1 2 3 4 5 6 7 8 9": line 1: expected the end of the line, found '9'
+        "drift 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17": line 1: expected the end of the line, found '17'
         "pause-time 1h": line 1: expected a time such as 12us or 1.5ms, at most 10s, found '1h'
         "pause-time 11s": line 1: expected a time such as 12us or 1.5ms, at most 10s, found '11s'
         "at noon: checkpoint at once": line 1: expected a time such as 12us or 1.5ms, at most 10s, found 'noon'
@@ -146,7 +150,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "on thawed #1: crash cause": line 1: expected 'frozen' or 'dumping' or 'saved' or 'committing' or 'decided' or 'restoring', found 'thawed'
         "on frozen 1: crash cause": line 1: expected the number of the moment, #0 to #65536, found '1'
         "at 1 frames: crash": line 1: expected 'cause' or 'other', found the end of the line
-        "at 1 frames: crash rank 8": line 1: expected the number of a rank from 0 to 7, found '8'
+        "at 1 frames: crash rank 64": line 1: expected the number of a rank from 0 to 63, found '64'
         "at 1 frames: sing": line 1: expected what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', 'crash other N', 'switch off node N for TIME', 'cut off node N for TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', 'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', 'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', 'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', 'stall rank N for TIME'), found 'sing'
         "at 1 frames: checkpoint when ready now": line 1: expected the end of the line, found 'now'
         "at 1 frames: power loss after 3 writes": line 1: expected 'for', found the end of the line
@@ -155,7 +159,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
 }
 

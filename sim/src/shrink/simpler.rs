@@ -2,6 +2,7 @@
 
 use super::Shrinker;
 use crate::engine::queue::{MICRO, Nanos};
+use crate::limits::RANKS_SMALL_MAX;
 use crate::network::NetworkConditions;
 use crate::plan::{Action, Plan, When};
 use crate::scenario::plain;
@@ -46,6 +47,15 @@ fn half(time: Nanos) -> Nanos {
     half / unit * unit
 }
 
+/// Fewer nodes, with as much of their protection as these can have.
+fn set_nodes(plan: &mut Plan, nodes: u32) {
+    plan.nodes = nodes;
+    if plan.group > nodes {
+        plan.group = 0;
+    }
+    plan.losses = plan.losses.min(nodes - 1);
+}
+
 impl Shrinker<'_> {
     /// Settings, one at a time.
     pub(super) fn reduce_settings(&mut self) {
@@ -60,24 +70,20 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.drift = plain.drift);
         self.take_with(|plan| plan.auth = plain.auth);
         self.take_with(|plan| plan.mode = plain.mode);
-        self.take_with(|plan| plan.losses = plain.losses);
+        self.take_with(|plan| (plan.losses, plan.group) = (plain.losses, plain.group));
+        self.take_with(|plan| plan.group = plain.group);
         self.take_with(|plan| plan.spares = plain.spares);
         self.take_with(|plan| plan.rails = 1);
         self.take_with(|plan| plan.ports = 1);
-        for ranks in 2..self.best.ranks {
-            if self.take_with(|plan| {
+        self.reduce_size(
+            2,
+            |plan| plan.ranks,
+            |plan, ranks| {
                 plan.ranks = ranks;
-                plan.nodes = plan.nodes.min(ranks);
-                plan.losses = plan.losses.min(plan.nodes - 1);
-            }) {
-                break;
-            }
-        }
-        for nodes in 1..self.best.nodes {
-            if self.take_with(|plan| (plan.nodes, plan.losses) = (nodes, plan.losses.min(nodes - 1))) {
-                break;
-            }
-        }
+                set_nodes(plan, plan.nodes.min(ranks));
+            },
+        );
+        self.reduce_size(1, |plan| plan.nodes, set_nodes);
         self.take_with(|plan| plan.tight_bounds = plain.tight_bounds);
         self.take_with(|plan| plan.congested = plain.congested);
         self.take_with(|plan| plan.pulls = plain.pulls);
@@ -88,6 +94,21 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.write_ns_max = plain.write_ns_max);
         self.take_with(|plan| plan.pause_ns_max = plain.pause_ns_max);
         self.reduce_messages();
+    }
+
+    /// A smaller number of ranks or nodes: first the powers of two, whose runs are short, then one by one below the smallest of them that fails. Of a large job the numbers below the power before are not tried again.
+    fn reduce_size(&mut self, from: u32, size: fn(&Plan) -> u32, set: fn(&mut Plan, u32)) {
+        let mut power = from.next_power_of_two();
+        while power < size(&self.best) && !self.take_with(|plan| set(plan, power)) {
+            power *= 2;
+        }
+        let at_most = size(&self.best);
+        let begin = if at_most > RANKS_SMALL_MAX { power / 2 + 1 } else { from };
+        for smaller in begin.max(from)..at_most {
+            if self.take_with(|plan| set(plan, smaller)) {
+                return;
+            }
+        }
     }
 
     /// A shorter program; steps that wait for frames come as much earlier.

@@ -2,12 +2,15 @@
 
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::random::{Random, mix};
+use crate::limits::RANKS_SMALL_MAX;
 
 /// Senders and receivers of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// To the rank that is so many further.
     Shift(u32),
+    /// To each of so many next ranks.
+    Near(u32),
     /// To every other rank.
     All,
     /// To every rank, oneself included.
@@ -89,6 +92,11 @@ impl Message {
     }
 }
 
+/// By this much the messages of a round from one rank to another are fewer in a large job.
+const FAN_LARGE: u32 = 8;
+/// Of a hundred rounds of a large job between all pairs, so many stay such.
+const DENSE_PERCENT: u64 = 2;
+
 /// Bits of a tag that number the messages of one round.
 pub const INDEX_BITS: u32 = 16;
 
@@ -167,6 +175,7 @@ impl Script {
     fn edge(&self, shape: Shape, from: u32, to: u32) -> bool {
         match shape {
             Shape::Shift(by) => (from + by) % self.ranks == to,
+            Shape::Near(ranks) => (1..=ranks).contains(&((to + self.ranks - from) % self.ranks)),
             Shape::All => from != to,
             Shape::AllAndSelf => true,
             Shape::Gather(root) => to == root && from != root,
@@ -301,6 +310,13 @@ pub struct Wanted {
     pub ignore: u64,
 }
 
+/// In a large job a round between all pairs would be the whole program: nearly all of them reach a few neighbours only.
+fn sparse(random: &mut Random, shape: Shape) -> Shape {
+    let is_dense = matches!(shape, Shape::All | Shape::AllAndSelf);
+    let near = 1 + u32::try_from(random.below(3)).unwrap_or(0);
+    if is_dense && !random.percent(DENSE_PERCENT) { Shape::Near(near) } else { shape }
+}
+
 fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
     let root = u32::try_from(random.below(u64::from(ranks))).unwrap_or(0);
     let shape = match random.below(16) {
@@ -322,10 +338,15 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
         3..6 => size.copied_bytes_max,
         _ => size.bytes_max,
     };
+    let shape = if ranks > RANKS_SMALL_MAX { sparse(random, shape) } else { shape };
     let fan = match shape {
+        Shape::Shift(_) if ranks > RANKS_SMALL_MAX => FAN_LARGE,
         Shape::Shift(_) | Shape::SelfOnly => 1,
+        Shape::Near(near) => FAN_LARGE * near,
         _ => ranks,
     };
+    // All ranks of a large job send at once: so that as many frames take as long as in a small one, they compute for longer.
+    let slower = if ranks > RANKS_SMALL_MAX { u64::from(ranks / 4) } else { 1 };
     let burst = u32::try_from(random.log_between(1, 32)).unwrap_or(1).min(32 / fan).max(1);
     Round {
         shape,
@@ -334,7 +355,11 @@ fn round(random: &mut Random, ranks: u32, ports: u32, size: Size) -> Round {
         burst,
         bytes_max,
         port: u32::try_from(random.below(u64::from(ports))).unwrap_or(0),
-        compute_ns_max: if random.percent(75) { random.log_between(2 * MICRO, 600 * MICRO) } else { 0 },
+        compute_ns_max: if random.percent(75) {
+            slower * random.log_between(2 * MICRO, 600 * MICRO)
+        } else {
+            0
+        },
         settles: random.percent(30),
     }
 }

@@ -88,8 +88,7 @@ impl World {
             keeper.job == job && keeper.node == node && keeper.lease_until.is_some_and(|until| until > now)
         };
         let runs = self.processes.iter().any(|process| process.is_alive() && is_leased(process.keeper));
-        // A clock that jumps ahead makes a silence of nothing.
-        if runs && self.counts.of(Fault::ClockJump) == 0 {
+        if runs {
             self.judges.report(Violation::EndedWhileLeased { node });
         }
     }

@@ -3,6 +3,7 @@
 //! The bytes of images stay in the one store of this world. A node's disk here says which of them, and whether what it keeps for the others of its
 //! group, can be read there.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ckpt_glue::job::Input as JobInput;
@@ -73,10 +74,12 @@ impl World {
         if !self.has_node_disks() {
             return None;
         }
-        let members = (0..self.plan.nodes).map(NodeIndex).collect();
+        let losses_max = at(self.plan.losses);
+        let group =
+            |nodes: Range<u32>| ProtectionGroup { members: nodes.map(NodeIndex).collect(), losses_max };
         let settings = Settings {
             nodes: self.plan.nodes,
-            groups: vec![ProtectionGroup { members, losses_max: at(self.plan.losses) }],
+            groups: self.plan.groups().map(group).collect(),
             times: times(),
             sabotage: self.sabotage.glue(),
         };
@@ -318,10 +321,10 @@ impl World {
     }
 
     /// Members of the node's group that take part in nothing just now.
-    fn absent(&mut self, job: u32) -> BTreeSet<u32> {
+    fn absent(&mut self, job: u32, group: Range<u32>) -> BTreeSet<u32> {
         let alive: BTreeSet<u32> =
             self.keepers.iter().filter(|k| k.alive && k.job == job).map(|k| k.node).collect();
-        (0..self.plan.nodes).filter(|node| !alive.contains(node)).collect()
+        group.filter(|node| !alive.contains(node)).collect()
     }
 
     /// All members exchange parity of their images, which takes all of them.
@@ -337,7 +340,8 @@ impl World {
             self.counts.add(Fault::DiskError);
             return refuse(Refusal::NO_ROOM, "no room");
         }
-        if !self.absent(job).is_empty() || (0..self.plan.nodes).any(|node| !self.has_images(node, generation))
+        let mut group = self.plan.group_of(node);
+        if !self.absent(job, group.clone()).is_empty() || group.any(|node| !self.has_images(node, generation))
         {
             return refuse(5, "another member of the group does not take part");
         }
@@ -353,15 +357,16 @@ impl World {
 
     /// From the data of the members that have lost nothing; or, if all images are left, from those.
     fn rebuild(&mut self, job: u32, node: u32, generation: GenerationId) -> Result<(), Refusal> {
-        let absent = self.absent(job);
+        let group = self.plan.group_of(node);
+        let absent = self.absent(job, group.clone());
         if !absent.is_empty() {
             return Err(Refusal {
                 errno: 5,
                 why: "another member of the group does not take part".to_owned(),
             });
         }
-        let damaged = (0..self.plan.nodes).filter(|node| !self.is_whole(*node, generation)).count();
-        let all_images = (0..self.plan.nodes).all(|node| self.has_images(node, generation));
+        let damaged = group.clone().filter(|node| !self.is_whole(*node, generation)).count();
+        let all_images = group.clone().all(|node| self.has_images(node, generation));
         if damaged > at(self.plan.losses) && !all_images {
             let why = "the others lack it, too".to_owned();
             return Err(Refusal { errno: Refusal::BEYOND_REPAIR, why });
@@ -391,7 +396,8 @@ impl World {
 
     /// Whether the newest committed generation still survives if this node's directory is lost, by what its commit has promised.
     pub(crate) fn may_lose(&self, node: u32) -> bool {
-        self.has_node_disks() && (self.gone.contains_key(&node) || self.gone.len() < at(self.plan.losses))
+        let gone = self.gone.range(self.plan.group_of(node)).count();
+        self.has_node_disks() && (self.gone.contains_key(&node) || gone < at(self.plan.losses))
     }
 
     /// The directory of a node is gone.

@@ -15,6 +15,20 @@ use crate::recovery::{self, Phase};
 use crate::sabotage::Rule;
 
 impl Job {
+    /// R31: time in which the coordinator has not run, or by which its clock has jumped ahead, does not count as silence: leases may still run.
+    pub(super) fn look(&mut self, now: Instant) {
+        let (Some(next), Some(watch)) = (self.next_look, self.watch()) else { return };
+        if now < next {
+            return;
+        }
+        let late = now.since(next);
+        self.next_look = Some(now + watch.beat());
+        if let Some(leases) = &mut self.leases {
+            leases.root_heard = leases.root_heard.max(now.min(leases.root_heard + late));
+        }
+        self.absent.postpone(late);
+    }
+
     pub(super) fn watch_keepers(&mut self, now: Instant) {
         let root = self.settings.layout.root();
         let is_silent = |leases: &mut Leases| now >= leases.root_heard + leases.watch.silence();
