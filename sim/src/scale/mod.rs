@@ -4,7 +4,7 @@
 //! [`Participant`](ckpt_glue::Participant)s, with the control frames that they would put on a wire. The other one is the same in everything, but each
 //! rank flushes its channels before it cuts ([`flush`]): only the flush differs. [`costs`] lists the costs.
 //!
-//! Checkpoints are without faults, data traffic and heartbeats, and the start of the job is not counted. After them a job of several nodes loses one ([`loss`]):
+//! Checkpoints are without faults, data traffic and heartbeats, and the start of the job is not counted. After them a job of several nodes loses one (`loss.rs`):
 //! heartbeats and the circulating probe, the suspicion, the lost node's declaration, the end of all ranks, a spare host, the rebuild of its
 //! images as the production machine of the nodes' directories asks for it, and the start of all ranks. [`costs`] says what is modelled of that, and what not.
 //!
