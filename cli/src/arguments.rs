@@ -400,7 +400,7 @@ pub(crate) struct FaultArguments {
     pub(crate) start_timeout: Duration,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct RestartArguments {
     /// The job's directory
     #[arg(value_name = "DIR")]
@@ -548,10 +548,10 @@ pub(crate) struct AttachArguments {
     /// The first digits of the job's id, as `stillwire ps` shows it, or the job's directory
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// Show only what is printed from now on
+    /// Show new output only
     #[arg(long)]
     pub(crate) new: bool,
-    /// Show what there is, and do not wait for more
+    /// Show the present output, and do not wait for more
     #[arg(long)]
     pub(crate) no_wait: bool,
 }

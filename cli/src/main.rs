@@ -1,9 +1,9 @@
 //! stillwire: run, checkpoint and restart parallel programs that survive failures.
 
 mod arguments;
+mod background;
 mod commands;
 mod demo;
-mod detached;
 mod error;
 mod exit;
 
@@ -14,7 +14,7 @@ use clap::{Parser as _, Subcommand as _};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 use arguments::{Arguments, Command, OwnArguments, OwnCommand};
-use detached::Launch;
+use background::Launch;
 use error::CliError;
 use exit::Exit;
 
@@ -86,12 +86,12 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
     match command {
         Command::Run(run) if run.detach => {
             let is_quiet = run.quiet;
-            detached::detach(Launch::Run(run), is_quiet, json)
+            background::detach(Launch::Run(run), is_quiet, json)
         }
         Command::Run(run) => commands::run::run(*run, json, None),
         Command::Restart(restart) if restart.detach => {
             let is_quiet = restart.quiet;
-            detached::detach(Launch::Restart(restart), is_quiet, json)
+            background::detach(Launch::Restart(restart), is_quiet, json)
         }
         Command::Restart(restart) => commands::restart::restart(*restart, json, None),
         Command::Attach(attach) => commands::attach::attach(&attach, json),

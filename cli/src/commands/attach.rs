@@ -9,21 +9,21 @@ use launcher::registry;
 use super::interrupt::{InterruptGuard, is_stopped};
 use super::{print_json, print_message};
 use crate::arguments::AttachArguments;
-use crate::detached::records::{EndRecord, Records};
-use crate::detached::viewer::{From, Viewer};
+use crate::background::records::{EndRecord, Records};
+use crate::background::viewer::{Start, Viewer};
 use crate::error::CliError;
 use crate::exit::Exit;
 
 pub(crate) const LONG_ABOUT: &str = "\
-Show the output of a job that was started with --detach, from the beginning of its run until its end, and pass on its exit code.
+Show the output of a job that was started with --detach, from the beginning of its run to its end, and pass on its exit code.
 
 Several of these commands may show one job. Ctrl-C ends this command, not the job (exit code 130). With the job's directory in place of its id, \
 `attach` also shows the output of a job that has ended. Standard input does not reach the job.";
 
-/// How often the job's output is looked at.
+/// How often the command reads the job's output.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How often it is looked at whether anything of the job lives.
+/// How often the command checks that the launcher or its watcher lives.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<Exit, CliError> {
@@ -33,12 +33,12 @@ pub(crate) fn attach(arguments: &AttachArguments, json: bool) -> Result<Exit, Cl
         error,
         expected: "the directory of a job that was started with --detach",
     };
-    let from = if arguments.new { From::Now } else { From::Beginning };
-    let mut viewer = Viewer::open(&records, from, json).map_err(failed)?;
+    let start = if arguments.new { Start::Now } else { Start::Run };
+    let mut viewer = Viewer::open(&records, start, json).map_err(failed)?;
     let _interrupts = InterruptGuard::begin();
     let mut alive_due = Instant::now();
     loop {
-        // In this order: what was written before the end is shown before it.
+        // The end is read first: all output before it is in the files by then.
         let is_held = if alive_due <= Instant::now() {
             alive_due = Instant::now() + ALIVE_EVERY;
             records.is_held().map_err(failed)?

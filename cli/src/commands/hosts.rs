@@ -13,7 +13,7 @@ use launcher::{Addresses, HERE, HostLoss, Node};
 use crate::error::CliError;
 
 /// Where ranks run: the same for `run` and `restart`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct HostArguments {
     /// Hosts on which ranks run, in the order of their numbers, such as node1:4,node2:4; without numbers, ranks are spread evenly.
     ///

@@ -17,7 +17,7 @@ const PRINT_BYTES_MAX: usize = 1 << 20;
 /// much output is printed, too.
 const MESSAGE_BYTES_MAX: usize = 4 * PRINT_BYTES_MAX;
 
-/// How often a full disk is tried again.
+/// Time between attempts to write to a full disk.
 const FULL_EVERY: Duration = Duration::from_millis(500);
 
 /// How long the end of a job waits for room on a full disk.
@@ -52,7 +52,7 @@ struct Queue {
     waiting: Arc<AtomicUsize>,
     /// Messages that were left out.
     missing: Arc<AtomicU64>,
-    /// No line comes any more.
+    /// The job is over: a full disk is not waited for without end.
     is_leaving: Arc<AtomicBool>,
     /// Ends when everything has been printed.
     over: Receiver<()>,
@@ -180,28 +180,25 @@ impl Queue {
     }
 }
 
-/// Prints all of it. A full disk is waited for: what is printed is lost otherwise, and ranks wait in their turn when enough of it waits. Of another
-/// obstacle, that nobody reads any more, the job takes no notice.
+/// Prints all bytes. While the disk is full it retries: the output would be lost otherwise. Ranks wait once [`PRINT_BYTES_MAX`] bytes are pending. Any other
+/// error means that nobody reads; the job continues without its output.
 fn print_all(to: &mut impl Write, mut bytes: &[u8], is_leaving: &AtomicBool) {
-    let mut leaving_until = None;
-    let mut is_said = false;
+    let mut give_up_at = None;
+    let mut is_reported = false;
     while !bytes.is_empty() {
         match to.write(bytes) {
             Ok(0) => return,
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                if !core::mem::replace(&mut is_said, true) {
+                if !core::mem::replace(&mut is_reported, true) {
                     super::print_message(format_args!(
-                        "the ranks' output cannot be written: {error}; they wait when {} MiB of it wait",
+                        "the ranks' output cannot be written: {error}. Free some space: ranks wait once {} MiB of output are pending",
                         PRINT_BYTES_MAX >> 20
                     ));
                 }
-                let is_leaving = is_leaving.load(Ordering::Relaxed);
-                let until = leaving_until.get_or_insert_with(|| Instant::now() + FULL_MAX);
-                if !is_leaving {
-                    *until = Instant::now() + FULL_MAX;
-                } else if *until <= Instant::now() {
+                let now = Instant::now();
+                if is_leaving.load(Ordering::Relaxed) && *give_up_at.get_or_insert(now + FULL_MAX) <= now {
                     return;
                 }
                 std::thread::sleep(FULL_EVERY);

@@ -8,15 +8,12 @@ use launcher::text;
 use launcher::{self, Purpose};
 use serde::Serialize;
 
-use super::copies::FlushArguments;
-use super::key::{KeyArgument, SignArgument};
 use super::print_json;
 use super::progress::Progress;
 use super::restart::prepare;
 use super::run::close;
-use super::stdin::StdinChange;
 use super::{print_message, say};
-use crate::arguments::{NicArgument, RepairArguments, RestartArguments};
+use crate::arguments::{RepairArguments, RestartArguments};
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -34,27 +31,9 @@ struct Report<'a> {
 
 pub(crate) fn repair(arguments: RepairArguments, json: bool) -> Result<Exit, CliError> {
     let RepairArguments { directory, generation, hosts, bind, quiet } = arguments;
-    let restart = RestartArguments {
-        detach: false,
-        directory,
-        from: None,
-        trust: false,
-        changed_files: None,
-        generation,
-        time_limit: None,
-        on_exit: None,
-        flush: FlushArguments::default(),
-        key: KeyArgument::default(),
-        sign: SignArgument::default(),
-        hosts,
-        bind,
-        nic: NicArgument::default(),
-        pid_namespace: false,
-        no_pid_namespace: false,
-        stdin: StdinChange::default(),
-        quiet: quiet || json,
-        verbose: false,
-    };
+    let quiet = quiet || json;
+    let restart =
+        RestartArguments { directory, generation, hosts, bind, quiet, ..RestartArguments::default() };
     let (plan, place) = prepare(&restart, Purpose::Repair)?;
     if plan.own_directories.is_none() {
         return Err(CliError::NotOnNodes { path: place.path });

@@ -29,14 +29,14 @@ use super::run::{
 };
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
-use crate::detached::Detached;
+use crate::background::DetachedLauncher;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 pub(crate) fn restart(
     arguments: RestartArguments,
     json: bool,
-    detached: Option<&Detached>,
+    detached: Option<&DetachedLauncher>,
 ) -> Result<Exit, CliError> {
     let (plan, place) = prepare(&arguments, Purpose::Run)?;
     if let Some(detached) = detached {

@@ -36,7 +36,7 @@ use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
 };
-use crate::detached::Detached;
+use crate::background::DetachedLauncher;
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -97,7 +97,7 @@ impl RunDirectory {
 pub(crate) fn run(
     arguments: RunArguments,
     json: bool,
-    detached: Option<&Detached>,
+    detached: Option<&DetachedLauncher>,
 ) -> Result<Exit, CliError> {
     let job = fresh_job()?;
     let mut config = job_config(&arguments);
@@ -360,12 +360,12 @@ pub(crate) fn supervise(
     place: RunDirectory,
     observer: &mut dyn Observer,
     json: bool,
-    detached: Option<&Detached>,
+    detached: Option<&DetachedLauncher>,
 ) -> Result<Exit, CliError> {
     let started = Instant::now();
     let registration = Registration::create(plan).inspect_err(|_| place.remove_if_unused())?;
     let outcome = match detached {
-        Some(detached) => launcher::run(plan, &registration, &mut detached.announcing(observer, plan.ranks)),
+        Some(detached) => launcher::run(plan, &registration, &mut detached.observer(observer, plan.ranks)),
         None => launcher::run(plan, &registration, observer),
     };
     let outcome = outcome.inspect_err(|_| place.remove_if_unused())?;

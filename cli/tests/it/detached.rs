@@ -140,8 +140,7 @@ fn a_detached_job_that_is_ended_has_no_successor() {
     let watcher = parent(launcher);
     signal(launcher, "STOP");
     signal(watcher, "TERM");
-    // It is passed on before the launcher ends, as signals of the watcher are heard in turn.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    // The watcher reads its signals before it handles the end of its launcher.
     signal(launcher, "KILL");
     assert_eq!(watching.finish().code, Some(130));
     wait_until("nothing is left", || place.lock_is_free());

@@ -31,14 +31,14 @@ pub(super) struct Copying {
     /// Lies in the directory of copies until all nodes have seen it.
     pub(super) sign: Option<u64>,
     /// The newest generation of which there is a copy.
-    pub(super) copied: Option<GenerationId>,
+    pub(super) newest: Option<GenerationId>,
 }
 
 impl Copying {
     pub(super) fn start(plan: &Plan) -> Result<Copying, LauncherError> {
         let sign = leave_sign(plan)?;
         let flusher = plan.flush.as_ref().map(|flush| Flusher::start(flush, plan)).transpose()?;
-        Ok(Copying { flusher, parts: None, parts_last: 0, sign, copied: None })
+        Ok(Copying { flusher, parts: None, parts_last: 0, sign, newest: None })
     }
 }
 
@@ -79,7 +79,7 @@ impl Shell<'_> {
             match &done {
                 Copied::Written { generation, bytes, new_bytes, took, unremoved } => {
                     let (generation, bytes, new_bytes, took) = (*generation, *bytes, *new_bytes, *took);
-                    self.copying.copied = Some(generation);
+                    self.copying.newest = Some(generation);
                     self.notify(&Notice::Copy(CopyNotice::Written { generation, bytes, new_bytes, took }));
                     if let Some(error) = unremoved {
                         self.notify(&Notice::Copy(CopyNotice::Unremoved { error }));
@@ -126,7 +126,7 @@ impl Shell<'_> {
                 self.await_copies();
                 continue;
             };
-            let newest = self.copying.copied;
+            let newest = self.copying.newest;
             self.notify(&Notice::Copy(CopyNotice::GivenUp { so_far, why, newest }));
             self.give_up_parts();
             self.copying.flusher = None;

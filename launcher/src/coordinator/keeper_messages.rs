@@ -46,7 +46,7 @@ impl Shell<'_> {
         self.events.forget(token);
         let status = self.keepers.lost(node);
         self.lose_part(node);
-        if self.end.leaving || self.end.unfit.is_some() {
+        if self.end.is_leaving || self.end.unfit.is_some() {
             return;
         }
         let why = match (error, status) {
@@ -196,7 +196,7 @@ impl Shell<'_> {
         self.processes.remove(&rank);
         if matches!(status, ExitStatus::Code(NOT_EXECUTED | NOT_FOUND))
             && is_new
-            && self.restore.restoring.is_some()
+            && self.restore.generation.is_some()
         {
             let said = self.restore.last_words.remove(&Member::of_job(rank));
             self.note_unrestored(rank, said.unwrap_or_else(|| text::status(status)));
@@ -235,15 +235,15 @@ impl Shell<'_> {
     }
 
     fn note_unrestored(&mut self, rank: Rank, why: String) {
-        if let Some(generation) = self.restore.restoring.filter(|_| self.plan.saves == Saves::Process) {
-            self.restore.unrestored.get_or_insert((generation, rank, why));
+        if let Some(generation) = self.restore.generation.filter(|_| self.plan.saves == Saves::Process) {
+            self.restore.refused.get_or_insert((generation, rank, why));
         }
     }
 
     /// A generation that was not restored for a reason that lies elsewhere than in its files, which have been read meanwhile, is not restored the next
     /// time either: the job ends, and reports why.
     pub(super) fn give_up_unrestored(&mut self, newest: Option<GenerationId>) {
-        let Some((generation, rank, why)) = self.restore.unrestored.take() else { return };
+        let Some((generation, rank, why)) = self.restore.refused.take() else { return };
         if newest == Some(generation) {
             let why = why.strip_prefix("stillwire: ").unwrap_or(&why);
             let words = format!("rank {rank} cannot be restored from generation {generation}: {why}");
@@ -275,7 +275,7 @@ impl Shell<'_> {
         let waiting = those(&|phase| matches!(phase, RankPhase::Attached | RankPhase::Running));
         let missing = if missing.0.is_empty() { &waiting } else { &missing };
         let why = self.why_silent().map_or_else(String::new, |why| format!("; {why}"));
-        let words = if self.restore.restoring.is_some() {
+        let words = if self.restore.generation.is_some() {
             format!("{missing} did not come back within {timeout:?} (--start-timeout){why}")
         } else {
             let wait = if waiting.0.len() == 1 { "waits" } else { "wait" };

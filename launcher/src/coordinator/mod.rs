@@ -1,10 +1,10 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod client_requests;
-mod ending;
 mod events;
 mod generation_copies;
 mod input;
+mod job_end;
 mod keeper_messages;
 mod keepers;
 mod mpi;
@@ -14,6 +14,7 @@ mod parts;
 mod pending_commit;
 mod rail_changes;
 mod records;
+mod restore;
 mod settings;
 mod spares;
 mod spawned;
@@ -52,21 +53,22 @@ use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals};
 use crate::error::LauncherError;
-use ending::End;
 use events::{Events, Source};
 use generation_copies::Copying;
 use input::Input;
+use job_end::End;
 use keepers::Keepers;
 use mpi::MpiSide;
 use nodes::Nodes;
 use pending_commit::PendingCommit;
 use rail_changes::RailChanges;
+use restore::Restore;
 use spares::Spares;
 use spawned::Spawned;
 use suspension::Suspension;
 use terminal::JobTerminal;
 use unfinished::Unfinished;
-use unsaved::{Restore, Unsaved};
+use unsaved::Unsaved;
 
 /// A rank's process that runs.
 #[derive(Debug)]
@@ -147,7 +149,7 @@ pub fn run(
     }
     let (unsaved, failing) = (shell.unsaved.all(), shell.unsaved.failing().map(|failing| failing.reason));
     let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
-    let copied = shell.copying.copied;
+    let copied = shell.copying.newest;
     Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, unsaved, failing, warnings, copied, repairs })
 }
 
@@ -356,7 +358,7 @@ impl<'a> Shell<'a> {
         };
         let gone = self.ranks.values().filter(|(phase, _)| matches!(phase, RankPhase::Exited(_))).count();
         status.phase == JobPhase::Starting
-            && self.restore.restoring.is_none()
+            && self.restore.generation.is_none()
             && self.processes.len() + gone >= status.ranks as usize
             && !self.ranks.values().any(|(phase, _)| waits(phase))
     }
@@ -449,7 +451,7 @@ impl<'a> Shell<'a> {
                 self.requests.on_event(&event, |reason| unsaved.words(reason));
                 self.note_saved(&event);
                 if let job::Event::LifeBegun { decision, .. } = &event {
-                    self.restore.restoring = decision.restore;
+                    self.restore.generation = decision.restore;
                     self.end.failed = None;
                     self.restore.last_words.clear();
                     self.begin_pmi(*decision);

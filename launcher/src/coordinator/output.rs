@@ -21,7 +21,7 @@ impl Shell<'_> {
         let channel = if is_error { Channel::Error } else { Channel::Output };
         self.notify(&Notice::Line { member, channel, line, is_part });
         // If the process ends while it comes up, the last line it printed gives the reason.
-        if is_error && self.restore.restoring.is_some() && self.job.status().phase == JobPhase::Starting {
+        if is_error && self.restore.generation.is_some() && self.job.status().phase == JobPhase::Starting {
             self.restore.last_words.insert(member, String::from_utf8_lossy(line).into_owned());
         }
         if let Some(keeper) = self.keepers.get_mut(node) {

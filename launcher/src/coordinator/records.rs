@@ -86,7 +86,7 @@ impl Shell<'_> {
     /// The last things: output of ended processes, and half-written files on disk. A commit that was under way when a
     /// job was stopped has its outcome now: it goes into the report.
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
-        self.end.leaving = true;
+        self.end.is_leaving = true;
         self.feed_nodes(NodesInput::Leaving);
         self.commit_all();
         // Nodes with directories of their own learn the committed generation.

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ckpt_glue::control::NoImageReason;
-use ckpt_glue::names::GenerationId;
-use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
 use transport::Rank;
 
@@ -20,17 +18,6 @@ const REPORT_AFTER: u64 = 2;
 
 /// Kinds of reasons that are kept for the final report: the first ones.
 const REASONS_MAX: usize = 64;
-
-/// The restore of a life.
-#[derive(Debug, Default)]
-pub(super) struct Restore {
-    /// The generation that the life restores which runs, or comes up.
-    pub(super) restoring: Option<GenerationId>,
-    /// A generation that could not be restored, the rank, and why.
-    pub(super) unrestored: Option<(GenerationId, Rank, String)>,
-    /// The last line of errors of each process that comes up in such a life.
-    pub(super) last_words: BTreeMap<Member, String>,
-}
 
 /// Failed checkpoints, and their reasons.
 #[derive(Debug, Default)]

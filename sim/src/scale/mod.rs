@@ -6,7 +6,7 @@
 //!
 //! Checkpoints are without faults, data traffic and heartbeats, and the start of the job is not counted. After them a job of several nodes loses one (`loss.rs`):
 //! heartbeats and the circulating probe, the suspicion, the lost node's declaration, the end of all ranks, a spare host, the rebuild of its
-//! images as the production machine of the nodes' directories asks for it, and the start of all ranks. [`costs`] says what is modelled of that, and what not.
+//! images as the production machine of the nodes' directories asks for it, and the start of all ranks. [`costs`] lists the modelled costs and those that are left out.
 //!
 //! Markers grow with the square of the ranks. Up to [`EVENTS_RANKS_MAX`] ranks each is an event. Above, the machines still
 //! send and take every marker, but when the last one reaches a rank is computed from the times at which the ranks begin,

@@ -1,4 +1,4 @@
-//! The page of faults and their tests names only what is in the tree, and has a test for each fault.
+//! Checks the page of faults and their tests: each name on it exists in the tree, and each fault has a test.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What launcher, watcher and command tell each other: lines of JSON in pipes.
+//! Messages from the launcher to its watcher, and from the watcher to the command: lines of JSON in pipes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -7,46 +7,46 @@ use std::os::fd::OwnedFd;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde::{Deserialize, Serialize};
 
-/// A launcher's message to its watcher, which passes it on to the command.
+/// A launcher's report to its watcher, which forwards it to the command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Said {
+pub(crate) enum Report {
     /// The job has a directory (its path, byte for byte), and its output goes into files there from now on.
     Begun { job: String, directory: Vec<u8> },
     /// All ranks run.
     Running,
-    /// Nothing of the job runs any more, and nobody takes it over.
+    /// No process of the job is left, and the watcher does not continue it.
     Ended { exit_code: u8 },
 }
 
-/// What has come over a pipe.
+/// The result of a read.
 #[derive(Debug)]
-pub(super) enum Heard {
-    Line(Said),
-    /// No whole line yet.
+pub(super) enum Received {
+    Message(Report),
+    /// No complete line yet.
     Nothing,
-    /// Nobody is left at the other end.
+    /// The other end is closed.
     End,
 }
 
 /// The reading end. A path has 4096 bytes at most, so lines are short.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct Messages {
     from: File,
     held: Vec<u8>,
     is_over: bool,
 }
 
-impl Lines {
-    pub(super) fn new(from: File) -> Lines {
-        Lines { from, held: Vec::new(), is_over: false }
+impl Messages {
+    pub(super) fn new(from: File) -> Messages {
+        Messages { from, held: Vec::new(), is_over: false }
     }
 
     pub(super) fn from(&self) -> &File {
         &self.from
     }
 
-    /// Takes what has come, without waiting.
+    /// Reads all pending bytes, without waiting.
     pub(super) fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
         while !self.is_over {
@@ -61,27 +61,27 @@ impl Lines {
         Ok(())
     }
 
-    /// The next message of what has been read.
-    pub(super) fn take(&mut self) -> io::Result<Heard> {
+    /// The next complete message of the bytes that were read.
+    pub(super) fn take(&mut self) -> io::Result<Received> {
         let Some(end) = self.held.iter().position(|byte| *byte == b'\n') else {
-            return Ok(if self.is_over { Heard::End } else { Heard::Nothing });
+            return Ok(if self.is_over { Received::End } else { Received::Nothing });
         };
         let line: Vec<u8> = self.held.drain(..=end).collect();
-        Ok(Heard::Line(serde_json::from_slice(&line)?))
+        Ok(Received::Message(serde_json::from_slice(&line)?))
     }
 }
 
-/// A pipe that no other program inherits, and whose reading end does not wait.
+/// A pipe that is closed on exec, with a non-blocking reading end.
 pub(super) fn pipe() -> io::Result<(File, File)> {
     let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((read.into(), write.into()))
 }
 
-pub(super) fn send(mut pipe: &File, said: &Said) {
+pub(super) fn send(mut pipe: &File, said: &Report) {
     let mut line = serde_json::to_vec(said).unwrap_or_default();
     line.push(b'\n');
-    // Who does not listen any more does not want it.
+    // Fails if the reader has ended, which needs no report then.
     let _ = pipe.write_all(&line);
 }
 
@@ -92,19 +92,19 @@ mod tests {
     #[test]
     fn lines_come_whole_and_an_end_after_them() {
         let (heard, told) = pipe().expect("a pipe");
-        let mut lines = Lines::new(heard);
+        let mut lines = Messages::new(heard);
         lines.read().expect("nothing is there");
-        assert!(matches!(lines.take(), Ok(Heard::Nothing)));
-        let begun = Said::Begun { job: "1".to_owned(), directory: b"/a\nb\xff".to_vec() };
+        assert!(matches!(lines.take(), Ok(Received::Nothing)));
+        let begun = Report::Begun { job: "1".to_owned(), directory: b"/a\nb\xff".to_vec() };
         send(&told, &begun);
-        send(&told, &Said::Running);
+        send(&told, &Report::Running);
         (&told).write_all(b"{\"ended").expect("a part");
         lines.read().expect("two lines and a part");
-        assert!(matches!(lines.take(), Ok(Heard::Line(said)) if said == begun));
-        assert!(matches!(lines.take(), Ok(Heard::Line(Said::Running))));
-        assert!(matches!(lines.take(), Ok(Heard::Nothing)));
+        assert!(matches!(lines.take(), Ok(Received::Message(said)) if said == begun));
+        assert!(matches!(lines.take(), Ok(Received::Message(Report::Running))));
+        assert!(matches!(lines.take(), Ok(Received::Nothing)));
         drop(told);
         lines.read().expect("an end");
-        assert!(matches!(lines.take(), Ok(Heard::End)));
+        assert!(matches!(lines.take(), Ok(Received::End)));
     }
 }

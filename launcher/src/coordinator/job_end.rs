@@ -1,4 +1,4 @@
-//! How a job ends.
+//! The end of a job.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::super::Verdict;
 use super::super::limits::KEEPER_END_MAX;
 use crate::error::LauncherError;
 
-/// What is known of a job's end before it has come.
+/// The state of a job's end: reasons, warnings, and the coordinator's report.
 #[derive(Debug, Default)]
 pub(super) struct End {
     /// The first rank of the life that has ended otherwise than well.
@@ -27,23 +27,23 @@ pub(super) struct End {
     pub(super) stops: u32,
     /// Why no keeper can do its work, although it was started.
     pub(super) unfit: Option<LauncherError>,
-    /// Keepers are told that nothing follows.
-    pub(super) leaving: bool,
+    /// The launcher has sent its last message to the keepers.
+    pub(super) is_leaving: bool,
 }
 
 impl End {
-    /// The coordinator has nothing more to decide.
+    /// Takes the coordinator's report, its last output.
     pub(super) fn report(&mut self, report: FinalReport) {
         self.over = Some(report);
         self.over_until = Some(Instant::now() + KEEPER_END_MAX);
     }
 
-    /// When keepers are given up whose processes have not ended.
+    /// When the launcher gives up keepers whose processes have not ended.
     pub(super) fn due(&self) -> Option<Instant> {
         self.over_until
     }
 
-    /// Whether they are, now; once.
+    /// Whether that time has come. Returns true once.
     pub(super) fn is_late(&mut self, now: Instant) -> bool {
         self.over_until.take_if(|until| *until <= now).is_some()
     }

@@ -1,24 +1,23 @@
-//! What a launcher that takes over from a killed one is told to do.
+//! The successor of a killed launcher: whether there is one, and its command.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clap::Parser as _;
 use store::job::GenerationState;
 use store::{Directory, GenerationId};
 
-use crate::arguments::{Arguments, Command, RestartArguments, RunArguments};
+use crate::arguments::{RestartArguments, RunArguments};
 use crate::commands::restart::open_job;
 use crate::commands::run::read_settings;
 use crate::error::CliError;
 
-/// Launchers of one run that may be killed one after the other without a checkpoint between them: what kills them all is not chance.
+/// Launchers that may be killed in a row without a checkpoint between them. More are no coincidence.
 const DEATHS_MAX: u32 = 5;
 
-/// Longest wait until what the killed launcher has left behind is cleaned up on this host. Its guard kills the ranks, which may be in the kernel.
+/// Longest wait for the guard of a killed launcher, which ends all ranks on this host. A rank may be in a system call that cannot be interrupted.
 const LEFT_BEHIND_MAX: Duration = Duration::from_secs(60);
 
-/// Shortest time limit of a launcher that takes over: the job is to be saved and ended at once.
+/// Shortest time limit of a successor: it saves and ends the job at once.
 const LIMIT_MIN: Duration = Duration::from_secs(1);
 
 /// The command of a launcher.
@@ -29,13 +28,13 @@ pub(crate) enum Launch {
 
 /// How often launchers of this run were killed.
 #[derive(Debug, Default)]
-pub(crate) struct Deaths {
+pub(crate) struct LauncherDeaths {
     since_commit: u32,
     newest: Option<GenerationId>,
 }
 
-/// What the watcher does about a launcher that was killed.
-pub(crate) enum Next {
+/// The watcher's reaction to a killed launcher.
+pub(crate) enum Succession {
     /// The job had finished already.
     HasFinished,
     /// From this generation.
@@ -44,40 +43,40 @@ pub(crate) enum Next {
     GiveUp(String),
 }
 
-impl Deaths {
-    /// One more. Looks into the job's directory.
-    pub(crate) fn next(&mut self, directory: &Path) -> Next {
+impl LauncherDeaths {
+    /// Counts one more, and reads the job's directory.
+    pub(crate) fn next(&mut self, directory: &Path) -> Succession {
         match self.look(directory) {
             Ok(next) => next,
-            Err(error) => Next::GiveUp(format!("its directory cannot be read: {error}")),
+            Err(error) => Succession::GiveUp(format!("its directory cannot be read: {error}")),
         }
     }
 
-    fn look(&mut self, path: &Path) -> Result<Next, CliError> {
+    fn look(&mut self, path: &Path) -> Result<Succession, CliError> {
         if !is_free_in_time(path)? {
             let seconds = LEFT_BEHIND_MAX.as_secs();
-            return Ok(Next::GiveUp(format!(
+            return Ok(Succession::GiveUp(format!(
                 "processes that it has left behind still run after {seconds} s"
             )));
         }
         let (mut directory, _) = open_job(path)?;
         if directory.end()?.is_some() {
-            return Ok(Next::HasFinished);
+            return Ok(Succession::HasFinished);
         }
         let generations = directory.generations()?;
         let newest = generations.iter().rfind(|found| found.state == GenerationState::Committed);
         let Some(newest) = newest.map(|found| found.id) else {
-            return Ok(Next::GiveUp("no checkpoint was committed to go on from".to_owned()));
+            return Ok(Succession::GiveUp("no checkpoint was committed to go on from".to_owned()));
         };
         self.since_commit = if self.newest == Some(newest) { self.since_commit + 1 } else { 1 };
         self.newest = Some(newest);
         if self.since_commit > DEATHS_MAX {
-            return Ok(Next::GiveUp(format!(
+            return Ok(Succession::GiveUp(format!(
                 "{} launchers in a row were killed before they had committed a checkpoint",
                 self.since_commit
             )));
         }
-        Ok(Next::Restart(newest))
+        Ok(Succession::Restart(newest))
     }
 }
 
@@ -98,36 +97,26 @@ fn is_free_in_time(path: &Path) -> Result<bool, CliError> {
 }
 
 impl Launch {
-    /// The job's newest checkpoint, as the command before it has been told to run it. `started`: when the run began, whose time limit goes on.
+    /// The successor's command: restarts the newest checkpoint with the options of this command. `started`: when the run began; the time limit counts
+    /// from then.
     pub(crate) fn into_takeover(self, directory: &Path, started: Instant) -> Result<Launch, CliError> {
         let (_, file) = open_job(directory)?;
         let mut limit = read_settings(&file)?.config.time_limit;
         let mut restart = match self {
             Launch::Run(run) => {
-                let mut restart = plain(directory)?;
-                (restart.key, restart.sign) = (run.key, run.sign);
-                (restart.quiet, restart.verbose) = (run.quiet, run.verbose);
-                restart
+                let RunArguments { key, sign, quiet, verbose, .. } = *run;
+                let directory = directory.to_path_buf();
+                RestartArguments { directory, key, sign, quiet, verbose, ..RestartArguments::default() }
             }
             Launch::Restart(mut restart) => {
                 restart.directory = directory.to_path_buf();
-                // Those have chosen where the run began.
+                // These options chose the beginning of the run.
                 (restart.from, restart.trust, restart.generation) = (None, false, None);
                 limit = restart.time_limit.or(limit);
-                restart
+                *restart
             }
         };
         restart.time_limit = limit.map(|limit| limit.saturating_sub(started.elapsed()).max(LIMIT_MIN));
-        Ok(Launch::Restart(restart))
-    }
-}
-
-/// `restart DIR` without any option.
-fn plain(directory: &Path) -> Result<Box<RestartArguments>, CliError> {
-    let words = ["stillwire".as_ref(), "restart".as_ref(), directory.as_os_str()];
-    match Arguments::try_parse_from(words).map(|parsed| parsed.command) {
-        Ok(Command::Restart(restart)) => Ok(restart),
-        // A path that looks like an option does not come from `canonicalize`.
-        _ => Err(CliError::NoJob { path: directory.to_path_buf() }),
+        Ok(Launch::Restart(Box::new(restart)))
     }
 }

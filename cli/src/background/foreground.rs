@@ -10,17 +10,17 @@ use nix::unistd::ForkResult;
 use serde::Serialize;
 use std::os::fd::AsFd as _;
 
-use super::lines::{Heard, Lines, Said, pipe};
+use super::messages::{Messages, Received, Report, pipe};
 use super::records::Records;
 use super::takeover::Launch;
-use super::viewer::{From, Viewer};
+use super::viewer::{Start, Viewer};
 use super::{split, watcher};
 use crate::commands::interrupt::{InterruptGuard, is_stopped};
 use crate::commands::{print_json, print_message, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 
-/// How often the command looks for messages of the job, and for Ctrl-C.
+/// How often the command checks for messages of the job and for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A job that runs without the command that has started it.
@@ -48,16 +48,16 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
         ForkResult::Parent { child } => child,
     };
     drop(told);
-    let mut lines = Lines::new(heard);
+    let mut lines = Messages::new(heard);
     let _interrupts = InterruptGuard::begin();
     let mut is_stopping = false;
     let mut shown: Option<Shown> = None;
     loop {
         if is_stopped() && !core::mem::replace(&mut is_stopping, true) {
-            // It is this process's child, and nobody has collected it.
+            // It is a child that was not waited for, so the number is its own.
             let _ = kill(watcher, Signal::SIGTERM);
         }
-        // A signal that ends the wait early is looked at in the next round.
+        // A signal may end the wait early; the next round checks for it.
         let timeout = PollTimeout::try_from(LOOK_EVERY).unwrap_or(PollTimeout::ZERO);
         let _ = poll(&mut [PollFd::new(lines.from().as_fd(), PollFlags::POLLIN)], timeout);
         lines.read()?;
@@ -66,18 +66,18 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
             shown.viewer.show()?;
         }
         match (heard, shown.as_mut()) {
-            (Heard::Nothing, _) | (Heard::Line(Said::Running), None) => {}
-            (Heard::Line(Said::Begun { job, directory }), _) => {
+            (Received::Nothing, _) | (Received::Message(Report::Running), None) => {}
+            (Received::Message(Report::Begun { job, directory }), _) => {
                 let directory = PathBuf::from(std::ffi::OsString::from_vec(directory));
                 let records = Records::of(&directory);
-                let viewer = Viewer::open(&records, From::Beginning, true)?;
+                let viewer = Viewer::open(&records, Start::Run, true)?;
                 shown = Some(Shown { begun: Begun { job, directory }, records, viewer });
             }
-            (Heard::Line(Said::Running), Some(shown)) => {
+            (Received::Message(Report::Running), Some(shown)) => {
                 announce(&shown.begun, is_quiet, json)?;
                 return Ok(Exit::Success);
             }
-            (Heard::Line(Said::Ended { exit_code }), Some(shown)) => {
+            (Received::Message(Report::Ended { exit_code }), Some(shown)) => {
                 let report = shown.records.end()?.and_then(|end| end.report);
                 match report {
                     Some(report) if json => print_json(&report)?,
@@ -86,9 +86,9 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
                 }
                 return Ok(Exit::Program(exit_code));
             }
-            // The launcher has printed why.
-            (Heard::Line(Said::Ended { exit_code }), None) => return Ok(Exit::Program(exit_code)),
-            (Heard::End, _) => return Err(CliError::WatcherLost),
+            // The launcher has printed the reason.
+            (Received::Message(Report::Ended { exit_code }), None) => return Ok(Exit::Program(exit_code)),
+            (Received::End, _) => return Err(CliError::WatcherLost),
         }
     }
 }

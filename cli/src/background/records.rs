@@ -1,7 +1,7 @@
-//! What a detached job leaves in its directory: the output of its ranks, the messages of its launchers, and how it ended.
+//! Files of a detached job in its directory: output of its ranks, messages of its launchers, and a record of its end.
 //!
-//! `DIR/detached/` holds `output` and `messages`, which grow; `run.json`, from where on they belong to this run; `ended.json`, once the run is over and all
-//! of its output is written; and `lock`, which the launcher and its watcher share for as long as they live.
+//! `DIR/detached/` holds `output` and `messages`, which grow; `run.json`, with the lengths of both at the beginning of the run; `ended.json`, written after
+//! all output of the run; and `lock`, which the launcher and its watcher share as long as they live. The job's directory is the user's own (ADR 0120).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
@@ -33,20 +33,20 @@ pub(crate) struct RunRecord {
 pub(crate) struct EndRecord {
     /// The exit code that `run` would have had in the foreground.
     pub(crate) exit_code: u8,
-    /// Why the job did not run, or not to its end, if it has no report.
+    /// The error, if the job has no report.
     pub(crate) error: Option<String>,
     /// The object that `run --json` prints.
     pub(crate) report: Option<serde_json::Value>,
 }
 
-/// The folder.
+/// The folder of these files.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     folder: PathBuf,
 }
 
 impl Records {
-    /// Of the job in this directory.
+    /// The folder of the job in this directory.
     pub(crate) fn of(directory: &Path) -> Records {
         Records { folder: directory.join(FOLDER) }
     }
@@ -88,18 +88,18 @@ impl Records {
         })
     }
 
-    /// The end of a stream, to write there.
+    /// Opens a stream, to append to it.
     pub(crate) fn append(&self, stream: Stream) -> io::Result<File> {
         let flags = OFlag::O_NOFOLLOW.bits();
         OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(self.path(stream))
     }
 
-    /// A stream, to read it.
+    /// Opens a stream, to read it.
     pub(crate) fn open(&self, stream: Stream) -> io::Result<File> {
         File::open(self.path(stream))
     }
 
-    /// Whoever has the file that this returns counts as alive ([`Records::is_held`]).
+    /// The lock of a living launcher or watcher, shared between them ([`Records::is_held`]).
     pub(crate) fn hold(&self) -> io::Result<File> {
         let flags = OFlag::O_NOFOLLOW.bits();
         let path = self.folder.join(LOCK);
@@ -110,7 +110,7 @@ impl Records {
             .mode(0o600)
             .custom_flags(flags)
             .open(path)?;
-        // Others hold it together, or look at it for an instant.
+        // Waits only for a reader in `is_held`, which has the lock for an instant.
         file.lock_shared()?;
         Ok(file)
     }
@@ -133,7 +133,7 @@ impl Records {
         }
     }
 
-    /// Readers see all of it or nothing.
+    /// Replaces the file in one step: a reader never sees a part of it.
     fn write(&self, name: &str, record: &impl Serialize) -> io::Result<()> {
         let unfinished = self.folder.join(format!("{name}.new"));
         let mut file = File::create(&unfinished)?;

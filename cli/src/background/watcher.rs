@@ -13,17 +13,17 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, setsid};
 
-use super::lines::{Heard, Lines, Said, pipe, send};
+use super::messages::{Messages, Received, Report, pipe, send};
 use super::records::{EndRecord, Records};
-use super::takeover::{Deaths, Launch, Next};
-use super::{Detached, split};
+use super::takeover::{Launch, LauncherDeaths, Succession};
+use super::{DetachedLauncher, split};
 use crate::commands::{Stream, print_message, restart, run};
 use crate::error::CliError;
 use crate::exit::Exit;
 
-/// Watches the job of this command. Returns the exit code of its last launcher.
-pub(super) fn watch(launch: Launch, front: File) -> u8 {
-    let watched = Watcher::new(front).and_then(|mut watcher| watcher.run(launch));
+/// Runs the command, with successors if launchers are killed. Returns the job's exit code.
+pub(super) fn watch(launch: Launch, foreground: File) -> u8 {
+    let watched = Watcher::new(foreground).and_then(|mut watcher| watcher.run(launch));
     watched.unwrap_or_else(|error| {
         print_message(format_args!("the job cannot be detached: {error}"));
         error.exit().code()
@@ -31,8 +31,8 @@ pub(super) fn watch(launch: Launch, front: File) -> u8 {
 }
 
 struct Watcher {
-    /// To the command that has started all this, as long as it listens.
-    front: Option<File>,
+    /// To the command in the foreground, until the job runs.
+    foreground: Option<File>,
     signals: SignalFd,
     started: Instant,
     /// A person ends the job.
@@ -44,10 +44,10 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(front: File) -> Result<Watcher, CliError> {
+    fn new(foreground: File) -> Result<Watcher, CliError> {
         setsid().map_err(io::Error::from)?;
         Ok(Watcher {
-            front: Some(front),
+            foreground: Some(foreground),
             signals: launcher::take_signals(&[])?,
             started: Instant::now(),
             is_stopping: false,
@@ -57,12 +57,12 @@ impl Watcher {
     }
 
     fn run(&mut self, mut launch: Launch) -> Result<u8, CliError> {
-        let mut deaths = Deaths::default();
+        let mut deaths = LauncherDeaths::default();
         loop {
             let (heard, told) = pipe()?;
             let launcher = match split()? {
                 ForkResult::Child => {
-                    (self.front, self.alive) = (None, None);
+                    (self.foreground, self.alive) = (None, None);
                     drop(heard);
                     std::process::exit(lead(launch, self.job.as_deref(), told).into())
                 }
@@ -73,7 +73,7 @@ impl Watcher {
             self.follow(launcher, heard)?;
             let status = waitpid(launcher, None).map_err(io::Error::from)?;
             let Some(directory) = self.job.clone() else {
-                // It has printed why.
+                // The launcher has printed the reason.
                 return Ok(self.over(code_of(status)));
             };
             let records = Records::of(&directory);
@@ -81,19 +81,17 @@ impl Watcher {
                 return Ok(self.over(end.exit_code));
             }
             let died = format!("the launcher (process {launcher}) {}", died_words(status));
-            let next = if self.is_stopping {
-                Next::GiveUp("it was being ended".to_owned())
-            } else {
-                note(&records, &format!("{died}; waiting until nothing of the job runs any more"));
+            let next = (!self.is_stopping).then(|| {
+                note(&records, &format!("{died}; waiting for the ends of its processes"));
                 deaths.next(&directory)
-            };
-            self.hear_stops(None);
-            let next = if self.is_stopping { Next::GiveUp("it was being ended".to_owned()) } else { next };
-            let (exit, why) = match next {
-                Next::HasFinished => (Exit::Success, None),
-                Next::GiveUp(_) if self.is_stopping => (Exit::Stopped, None),
-                Next::GiveUp(why) => (Exit::JobFailed, Some(why)),
-                Next::Restart(generation) => match launch.into_takeover(&directory, self.started) {
+            });
+            self.read_signals(None);
+            let (exit, why) = match next.filter(|_| !self.is_stopping) {
+                None => (Exit::Stopped, None),
+                Some(Succession::HasFinished) => (Exit::Success, None),
+                Some(Succession::GiveUp(why)) => (Exit::JobFailed, Some(why)),
+                Some(Succession::Restart(generation)) => match launch.into_takeover(&directory, self.started)
+                {
                     Ok(takeover) => {
                         note(&records, &format!("the job is continued from generation {generation}"));
                         launch = takeover;
@@ -111,61 +109,61 @@ impl Watcher {
         }
     }
 
-    /// Passes on what a launcher says, and signals to it, until it has ended.
+    /// Forwards a launcher's reports to the command, and signals to the launcher, until that ends.
     fn follow(&mut self, launcher: Pid, heard: File) -> Result<(), CliError> {
-        let mut lines = Lines::new(heard);
+        let mut messages = Messages::new(heard);
         loop {
-            match lines.take()? {
-                Heard::Line(said) => {
-                    if let Said::Begun { directory, .. } = &said {
+            match messages.take()? {
+                Received::Message(report) => {
+                    if let Report::Begun { directory, .. } = &report {
                         let directory = PathBuf::from(std::ffi::OsString::from_vec(directory.clone()));
                         self.alive = Some(Records::of(&directory).hold()?);
                         self.job = Some(directory);
                     }
-                    self.pass_on(&said);
+                    self.forward(&report);
                     continue;
                 }
-                Heard::End => return Ok(()),
-                Heard::Nothing => {}
+                Received::End => return Ok(()),
+                Received::Nothing => {}
             }
             let mut fds = [
-                PollFd::new(lines.from().as_fd(), PollFlags::POLLIN),
+                PollFd::new(messages.from().as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             ];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(nix::Error::EINTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            lines.read()?;
-            self.hear_stops(Some(launcher));
+            messages.read()?;
+            self.read_signals(Some(launcher));
         }
     }
 
-    /// Signals that end a job.
-    fn hear_stops(&mut self, launcher: Option<Pid>) {
+    /// Forwards signals that end a job.
+    fn read_signals(&mut self, launcher: Option<Pid>) {
         while let Ok(Some(info)) = self.signals.read_signal() {
             if i32::try_from(info.ssi_signo).is_ok_and(|signal| signal == Signal::SIGCHLD as i32) {
                 continue;
             }
             self.is_stopping = true;
             if let Some(launcher) = launcher {
-                // It is a child that nobody has collected.
+                // It is a child that was not waited for, so the number is its own.
                 let _ = kill(launcher, Signal::SIGTERM);
             }
         }
     }
 
-    fn pass_on(&mut self, said: &Said) {
-        if let Some(front) = &self.front {
-            send(front, said);
+    fn forward(&mut self, report: &Report) {
+        if let Some(foreground) = &self.foreground {
+            send(foreground, report);
         }
-        if *said == Said::Running {
-            self.front = None;
+        if *report == Report::Running {
+            self.foreground = None;
         }
     }
 
     fn over(&mut self, exit_code: u8) -> u8 {
-        self.pass_on(&Said::Ended { exit_code });
+        self.forward(&Report::Ended { exit_code });
         exit_code
     }
 }
@@ -173,7 +171,7 @@ impl Watcher {
 /// The launcher. Returns its exit code.
 fn lead(launch: Launch, job: Option<&Path>, pipe: File) -> u8 {
     launcher::give_signals_back();
-    let detached = Detached::new(pipe);
+    let detached = DetachedLauncher::new(pipe);
     let taken = job.map_or(Ok(()), |directory| detached.take_over(directory));
     let result = taken.map_err(CliError::from).and_then(|()| match launch {
         Launch::Run(run) => run::run(*run, false, Some(&detached)),
@@ -186,7 +184,7 @@ fn lead(launch: Launch, job: Option<&Path>, pipe: File) -> u8 {
     result.unwrap_or_else(|error| error.exit()).code()
 }
 
-/// Nothing is read from the terminal, or printed there: a connection that waits for its end would wait for the job's.
+/// Closes the terminal's streams. An ssh connection does not close before all of them are closed.
 fn leave_terminal() -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
@@ -195,9 +193,9 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// A message among those of the launchers.
+/// Logs a message among those of the launchers.
 fn note(records: &Records, words: &str) {
-    // There is no other place for it.
+    // No other place for a message is left.
     let _ = records.append(Stream::Error).and_then(|mut file| writeln!(file, "stillwire: {words}"));
 }
 

@@ -1,17 +1,17 @@
 //! Jobs that outlive the terminal, or the connection, in which they were started (`--detach`).
 //!
-//! Three processes: the command that a person has given, which waits until the job runs; the watcher, which begins a session of its own, waits for the
-//! launcher, and continues the job from its newest checkpoint if the launcher is killed; and the launcher, whose output goes into files of the
-//! job's directory ([`records`]), where `stillwire attach` reads it ([`viewer`]).
+//! Three processes take part. The command ([`foreground`]) waits until the job runs. The watcher ([`watcher`]) has a session of its own and waits for the
+//! launcher; if that is killed, the watcher continues the job from its newest checkpoint ([`takeover`]). The launcher writes its output into files of the
+//! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]).
 
-mod front;
-mod lines;
+mod foreground;
+mod messages;
 pub(crate) mod records;
 mod takeover;
 pub(crate) mod viewer;
 mod watcher;
 
-pub(crate) use front::detach;
+pub(crate) use foreground::detach;
 pub(crate) use takeover::Launch;
 
 use std::cell::OnceCell;
@@ -30,15 +30,15 @@ use crate::commands::Stream;
 use crate::commands::outcome::RunReport;
 use crate::error::CliError;
 use crate::exit::Exit;
-use lines::{Said, send};
+use messages::{Report, send};
 use records::{EndRecord, Records};
 
-/// A program that neither calls MPI_Init nor opens a session never says that it runs: it counts as running when its processes have existed for so long.
+/// A program that neither calls MPI_Init nor opens a session reports no start. It counts as running after its processes have existed for this time.
 const RUNS_AFTER: Duration = Duration::from_secs(2);
 
-/// The launcher's side.
+/// The launcher of a detached job.
 #[derive(Debug)]
-pub(crate) struct Detached {
+pub(crate) struct DetachedLauncher {
     /// To the watcher.
     pipe: File,
     place: OnceCell<Place>,
@@ -52,16 +52,16 @@ struct Place {
     _alive: File,
 }
 
-impl Detached {
-    pub(crate) fn new(pipe: File) -> Detached {
-        Detached { pipe, place: OnceCell::new(), report: OnceCell::new() }
+impl DetachedLauncher {
+    pub(crate) fn new(pipe: File) -> DetachedLauncher {
+        DetachedLauncher { pipe, place: OnceCell::new(), report: OnceCell::new() }
     }
 
-    fn say(&self, said: &Said) {
+    fn say(&self, said: &Report) {
         send(&self.pipe, said);
     }
 
-    /// The job has its directory: from now on all output goes into files there.
+    /// The job has its directory: sends all further output into files there.
     pub(crate) fn begin(&self, job: JobId, directory: &Path) -> Result<(), CliError> {
         if self.place.get().is_some() {
             return Ok(());
@@ -70,11 +70,14 @@ impl Detached {
         let failed = |error| CliError::NotDetachable { path: directory.to_path_buf(), error };
         records.begin(job.to_string()).map_err(failed)?;
         self.write_to(records).map_err(failed)?;
-        self.say(&Said::Begun { job: job.to_string(), directory: directory.as_os_str().as_bytes().to_vec() });
+        self.say(&Report::Begun {
+            job: job.to_string(),
+            directory: directory.as_os_str().as_bytes().to_vec(),
+        });
         Ok(())
     }
 
-    /// This launcher continues a run whose launcher was killed.
+    /// Appends to the files of the run whose launcher was killed.
     fn take_over(&self, directory: &Path) -> io::Result<()> {
         self.write_to(Records::of(directory))
     }
@@ -92,12 +95,12 @@ impl Detached {
         Ok(())
     }
 
-    /// What the job reports at its end.
+    /// Keeps the job's report for its end record.
     pub(crate) fn note_report(&self, report: &RunReport) {
         let _ = self.report.set(serde_json::to_value(report).unwrap_or_default());
     }
 
-    /// The launcher's work is done, and all that it prints is written.
+    /// Records how the job ended. All output is in the files by now.
     fn end(&self, result: &Result<Exit, CliError>) {
         let Some(place) = self.place.get() else { return };
         let (exit, error) = match result {
@@ -110,13 +113,16 @@ impl Detached {
         }
     }
 
-    /// An observer that also tells the watcher when the job runs.
-    pub(crate) fn announcing<'a>(&'a self, inner: &'a mut dyn Observer, ranks: u32) -> Announcing<'a> {
-        Announcing { inner, detached: self, missing: ranks, runs_at: None, is_announced: false }
+    /// An observer that also reports to the watcher when the job runs.
+    pub(crate) fn observer<'a>(&'a self, inner: &'a mut dyn Observer, ranks: u32) -> RunObserver<'a> {
+        RunObserver { inner, detached: self, missing: ranks, runs_at: None, is_announced: false }
     }
 }
 
-/// A second process that goes on as this one does.
+/// Forks this process.
+///
+/// # Errors
+/// Those of `fork`; and more than one thread runs.
 fn split() -> io::Result<ForkResult> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -127,26 +133,26 @@ fn split() -> io::Result<ForkResult> {
     Ok(unsafe { fork() }?)
 }
 
-/// See [`Detached::announcing`].
-pub(crate) struct Announcing<'a> {
+/// See [`DetachedLauncher::observer`].
+pub(crate) struct RunObserver<'a> {
     inner: &'a mut dyn Observer,
-    detached: &'a Detached,
+    detached: &'a DetachedLauncher,
     /// Processes that have not been started yet.
     missing: u32,
     runs_at: Option<Instant>,
     is_announced: bool,
 }
 
-impl Announcing<'_> {
+impl RunObserver<'_> {
     fn announce(&mut self) {
         self.runs_at = None;
         if !core::mem::replace(&mut self.is_announced, true) {
-            self.detached.say(&Said::Running);
+            self.detached.say(&Report::Running);
         }
     }
 }
 
-impl Observer for Announcing<'_> {
+impl Observer for RunObserver<'_> {
     fn notice(&mut self, at: Duration, notice: &Notice<'_>) {
         self.inner.notice(at, notice);
         match notice {
