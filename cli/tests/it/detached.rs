@@ -55,6 +55,7 @@ fn parent(pid: u32) -> u32 {
     line.trim().parse().expect("a number")
 }
 
+/// `job`: the id, or the directory if the job may end before the command begins.
 fn attach(job: &str, options: &[&str]) -> Running {
     let mut command = stillwire(&["attach", job]);
     command.args(options);
@@ -105,7 +106,7 @@ fn a_detached_job_goes_on_and_whoever_attaches_gets_its_output_and_its_end() {
 fn a_launcher_that_is_killed_has_a_successor() {
     let place = Place::new();
     let job = sort(&place);
-    let watching = attach(&job, &[]);
+    let watching = attach(&place.job_text(), &[]);
     for _ in 0..2 {
         let killed = launcher(&job);
         wait_until("a commit", || commits(&job) >= 1);
@@ -127,7 +128,7 @@ fn a_detached_job_that_is_ended_has_no_successor() {
     let place = Place::new();
     let job = sort(&place);
     wait_until("a commit", || commits(&job) >= 1);
-    let watching = attach(&job, &["--new"]);
+    let watching = attach(&place.job_text(), &["--new"]);
     let stopped = done(&mut stillwire(&["kill", &job]));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(watching.finish().code, Some(130));
@@ -136,7 +137,7 @@ fn a_detached_job_that_is_ended_has_no_successor() {
     let restarted = place.restart(&["--detach", "--json"]).finish();
     assert_eq!(restarted.code, Some(0), "{restarted:?}");
     assert_eq!(restarted.json()["job"], *job);
-    let (launcher, watching) = (launcher(&job), attach(&job, &[]));
+    let (launcher, watching) = (launcher(&job), attach(&place.job_text(), &[]));
     let watcher = parent(launcher);
     signal(launcher, "STOP");
     signal(watcher, "TERM");
@@ -151,7 +152,7 @@ fn without_a_checkpoint_there_is_no_successor_and_the_job_fails() {
     let place = Place::new();
     let begun = script(&place, &["--ckpt-dir", "job"], "sleep 60");
     assert_eq!(begun.code, Some(0), "{begun:?}");
-    let watching = attach(begun.stdout.trim(), &["--json"]);
+    let watching = attach(&place.job_text(), &["--json"]);
     signal(launcher(begun.stdout.trim()), "KILL");
     let ended = watching.finish();
     assert_eq!(ended.code, Some(4), "{ended:?}");
@@ -164,7 +165,7 @@ fn if_the_watcher_is_killed_too_attach_says_that_nobody_is_left() {
     let place = Place::new();
     let job = sort(&place);
     wait_until("a commit", || commits(&job) >= 1);
-    let watching = attach(&job, &[]);
+    let watching = attach(&place.job_text(), &[]);
     let launcher = launcher(&job);
     signal(parent(launcher), "KILL");
     signal(launcher, "KILL");
@@ -184,9 +185,12 @@ fn the_program_s_exit_code_is_passed_on() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(7), ""), "{ended:?}");
     ended.says(&["early"]);
     // Nobody asked for checkpoints: its output lies in a directory all the same.
-    let begun = script(&place, &[], "echo late; sleep 4; exit 9");
+    let begun = script(&place, &[], "echo late; echo waits >&2; while [ ! -e end ]; do sleep 0.1; done; exit 9");
     assert_eq!(begun.code, Some(0), "{begun:?}");
-    let ended = attach(begun.stdout.trim(), &[]).finish();
+    let mut watching = attach(begun.stdout.trim(), &[]);
+    watching.wait_for("waits");
+    std::fs::write(place.folder.path().join("end"), "").expect("written");
+    let ended = watching.finish();
     assert_eq!(ended.code, Some(9), "{ended:?}");
     assert!(ended.stdout.contains("late"), "{ended:?}");
     let directory = place.folder.path().join(format!("stillwire-{}", &begun.stdout[..8]));

@@ -26,9 +26,9 @@ pub(crate) fn compiled(source: &str) -> String {
     program.to_str().expect("a path of words").to_owned()
 }
 
-/// A library of the folder `tests/programs`.
+/// A library of the folder `tests/programs/libraries`.
 pub(crate) fn compiled_library(name: &str) -> PathBuf {
-    let source = format!("{}/../tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let source = format!("{}/../tests/programs/libraries/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let options = ["-O1", "-shared", "-fPIC", "-ldl"];
     crate::compiled::compiled(source.as_ref(), &options, env!("CARGO_TARGET_TMPDIR").as_ref())
 }
