@@ -37,7 +37,7 @@ pub(crate) enum CliError {
     #[error("the path {path} is not UTF-8: name another folder for nodes (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; each node of this job stores its images in its own directory, and the nodes were {names}: name as many, with the same ranks; in place of a lost one, name a spare, or a remaining host again. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
+        "{problem}; each node of this job stores its images in its own directory, and the ranks of a node stay together. The nodes were {names}: with --hosts, without numbers of ranks, they go to any number of hosts. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
     )]
     Places { problem: String, names: String },
     #[error(

@@ -17,6 +17,7 @@ pub(crate) mod mpirun;
 pub(crate) mod nic_helper;
 mod node_listing;
 pub(crate) mod outcome;
+pub(crate) mod places;
 mod printer;
 mod progress;
 pub(crate) mod protection;

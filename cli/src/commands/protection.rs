@@ -8,12 +8,11 @@ use launcher::nodes::Budget;
 use launcher::nodes::{groups_by_host, groups_over};
 use launcher::{Node, NodeRoot, OwnDirectories, Plan};
 use protector::{Limits, Shape};
+use store::JobFile;
 use store::protect::{Group, Scheme};
-use store::{JobFile, Manifest};
 use transport::JobId;
 
 use super::domains::{self, When};
-use super::hosts::HostArguments;
 use super::print_message;
 use super::run::setting;
 use crate::error::CliError;
@@ -230,85 +229,9 @@ pub(crate) fn is_in(file: &JobFile) -> bool {
     file.settings.contains_key(setting::NODE_DIRECTORY)
 }
 
-/// Puts nodes into the places of those whose images a generation consists of: a host keeps its own, and one that was not there before takes the place of one
-/// that is missing.
-pub(crate) fn in_places(
-    manifest: &Manifest,
-    nodes: Vec<Node>,
-    said: &HostArguments,
-) -> Result<Vec<Node>, CliError> {
-    let names = manifest.nodes.join(", ");
-    let problem = |problem: String| Err(CliError::Places { problem, names: names.clone() });
-    let places = manifest.nodes.len();
-    if nodes.len() != places {
-        return problem(format!("{} are named", nodes.len()));
-    }
-    let mut left: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
-    let mut placed: Vec<Option<Node>> = manifest
-        .nodes
-        .iter()
-        .map(|name| {
-            left.iter_mut().find(|node| node.as_ref().is_some_and(|node| node.name() == *name))?.take()
-        })
-        .collect();
-    let mut spares = left.into_iter().flatten();
-    for (place, name) in placed.iter_mut().zip(&manifest.nodes) {
-        if place.is_none() {
-            *place = spares.next().inspect(|spare| {
-                if said.names_hosts() {
-                    print_message(format_args!("{} takes the place of {name}", spare.name()));
-                }
-            });
-        }
-    }
-    let mut nodes = Vec::new();
-    for (number, node) in (0..).zip(placed.into_iter().flatten()) {
-        let ranks = manifest.images.iter().filter(|image| image.node == number).count();
-        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
-        if said.has_shares() && node.ranks != ranks {
-            let name = node.name();
-            return problem(format!("{name} is given {} ranks, and has the images of {ranks}", node.ranks));
-        }
-        nodes.push(Node { ranks, ..node });
-    }
-    Ok(nodes)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
-    use store::image::ImageSummary;
-    use store::record::ManifestImage;
-    use store::{GenerationId, ImageDigest};
-    use transport::{Epoch, Life, Rank};
-
     use super::*;
-    use launcher::Addresses;
-
-    /// Three ranks, of which the first node has two.
-    fn manifest() -> Manifest {
-        let image = |(rank, node)| ManifestImage {
-            rank: Rank(rank),
-            node,
-            file: String::new(),
-            summary: ImageSummary { digest: ImageDigest(0), bytes: 0, kinds: Vec::new() },
-        };
-        Manifest {
-            job: JobId(1),
-            generation: GenerationId { life: Life { counter: 1, nonce: 1 }, epoch: Epoch(1) },
-            taken_unix_ms: 0,
-            nodes: vec!["a".to_owned(), "b".to_owned()],
-            images: [(0, 0), (1, 0), (2, 1)].map(image).to_vec(),
-        }
-    }
-
-    fn placed(hosts: &str) -> Result<Vec<(String, u32)>, String> {
-        let said = HostArguments::read(Some(hosts), None, None, None);
-        let nodes = said.nodes(3, &Addresses::one(Ipv4Addr::LOCALHOST.into())).expect("hosts");
-        let placed = in_places(&manifest(), nodes, &said).map_err(|error| error.to_string())?;
-        Ok(placed.into_iter().map(|node| (node.name(), node.ranks)).collect())
-    }
 
     #[test]
     fn budgets_are_read_and_kept() {
@@ -345,25 +268,5 @@ mod tests {
             );
         }
         assert_eq!(groups_text(&[]), None);
-    }
-
-    #[test]
-    fn a_spare_takes_the_place_of_the_lost_host() {
-        let two = |a: &str, b: &str| Ok(vec![(a.to_owned(), 2), (b.to_owned(), 1)]);
-        assert_eq!(placed("a@10.0.0.1,b@10.0.0.2"), two("a", "b"));
-        assert_eq!(placed("b@10.0.0.2,a@10.0.0.1"), two("a", "b"));
-        assert_eq!(placed("b@10.0.0.2,spare@10.0.0.3"), two("spare", "b"));
-        assert_eq!(placed("spare@10.0.0.3,a@10.0.0.1"), two("a", "spare"));
-    }
-
-    #[test]
-    fn hosts_that_do_not_fit_are_refused() {
-        for (hosts, words) in [
-            ("a@10.0.0.1", "1 are named"),
-            ("a:1@10.0.0.1,b:2@10.0.0.2", "a is given 1 ranks, and has the images of 2"),
-        ] {
-            let error = placed(hosts).expect_err(hosts);
-            assert!(error.contains(words) && error.contains("a, b"), "{error}");
-        }
     }
 }

@@ -12,7 +12,7 @@ use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
-use launcher::{Encryption, Node, Plan, Program, Purpose, Saves, former_host, whole};
+use launcher::{Addresses, Encryption, Flush, Node, Plan, Program, Purpose, Saves, former_host, whole};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
@@ -22,6 +22,7 @@ use super::copies;
 use super::domains::When;
 use super::files::utc;
 use super::hosts::HostArguments;
+use super::places::{self, Places};
 use super::progress::Progress;
 use super::protection;
 use super::run::{
@@ -81,37 +82,17 @@ pub(crate) fn prepare(
     config.fault.on_exit = arguments.on_exit.map_or(config.fault.on_exit, Into::into);
     let reported = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);
-    let mut program = program(&file);
-    if let Some(nic) = &arguments.nic.choice {
-        program.set_nic(nic);
-    }
-    let named = program.clone();
-    let rail = rail(&file, arguments, &hosts, &named)?;
-    if let Some(rail) = &rail {
-        program.set_nic(rail);
-    }
-    if let Some(name) = &arguments.changed_files {
-        program.set_changed_files(name);
-    }
-    program.check()?;
     let bind = arguments.bind.clone().unwrap_or(bind);
     check_bind(&bind)?;
     let before = if hosts.names_hosts() { hosts.nodes(file.ranks, &bind)? } else { Vec::new() };
+    let programs = Programs::new(&file, arguments, &hosts)?;
     let hosts = arguments.hosts.clone().or(hosts);
     config.keeper = hosts.keeper_config(config.keeper);
-    let spares = hosts.spare_nodes(&bind)?;
-    let mut nodes = hosts.nodes(file.ranks, &bind)?;
-    if protection::is_in(&file) {
-        if let Some(manifest) = newest {
-            // Its images have not been read yet, but by their nodes before it is chosen.
-            suspects.insert(manifest.generation);
-            nodes = protection::in_places(&manifest, nodes, &hosts)?;
-        } else {
-            print_message(format_args!(
-                "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
-            ));
-        }
+    if let Some(manifest) = newest.as_ref().filter(|_| protection::is_in(&file)) {
+        // Its images have not been read yet, but by their nodes before it is chosen.
+        suspects.insert(manifest.generation);
     }
+    let Places { nodes, spares } = placed(&file, newest.as_ref(), &hosts, &bind)?;
     if purpose == Purpose::Repair {
         // A repair has to know whether all is whole, so every byte is read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
@@ -121,48 +102,20 @@ pub(crate) fn prepare(
     if arguments.hosts.names_domains() && !protection::is_any_protected(own_directories.as_ref()) {
         return Err(CliError::DomainsOfNothing);
     }
-    let flush = match purpose {
-        Purpose::Run => arguments.flush.or_as_before(&file, arguments.sign.copy_key(&arguments.key)?)?,
-        Purpose::Repair => None,
-    };
-    let has_copies = arguments.from.is_some() || flush.is_some();
-    if arguments.sign.is_named() && !has_copies {
-        return Err(CliError::SignOfNothing);
-    }
-    let encrypts_copies = has_copies && !arguments.sign.is_named();
-    if arguments.key.is_named() && !encrypts_copies && encryption.is_none() {
-        return Err(CliError::KeyOfNothing);
-    }
+    let flush = flush(arguments, &file, purpose, encryption.is_some())?;
     // Lives that the directory knows nothing of have left copies.
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
-    // Messages to another host are authenticated in full, even if a lower level was enough before.
-    let auth_reported = auth;
-    let auth = if nodes.iter().all(|node| node.addresses().iter().all(|address| address.is_loopback())) {
-        auth
-    } else {
-        AuthLevel::Full
-    };
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
-    let provider = whole::library(&program).filter(|_| is_whole);
-    let keeps_ids = (kept || arguments.pid_namespace) && !arguments.no_pid_namespace;
-    if keeps_ids && !is_whole {
-        return Err(CliError::PidNamespace {
-            why: "its images hold what it names at its points, and it runs anew",
-        });
-    }
-    if kept && !keeps_ids {
-        print_message(format_args!(
-            "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
-        ));
-    }
+    let provider = whole::library(&programs.program).filter(|_| is_whole);
+    let keeps_ids = keeps_ids(arguments, kept, is_whole)?;
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let former_silence = former_silence(&file, &reported, &config);
     let mut plan = Plan {
         job: file.job,
         ranks: file.ranks,
-        program,
+        program: programs.program,
         directory: path.clone(),
         keep: file.checkpoint.keep,
         config,
@@ -173,8 +126,8 @@ pub(crate) fn prepare(
         on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: former_hosts(&file, &before),
         former_silence,
+        auth: auth_between(&nodes, auth),
         nodes,
-        auth,
         provider,
         is_mpi: false,
         mpi_problem: (!is_whole).then_some(mpi_problem),
@@ -193,14 +146,14 @@ pub(crate) fn prepare(
     // Settings for this run alone, or derived from where it runs, do not go into the job file.
     let keeps_ids = plan.keeps_ids || kept;
     let mut file = job_file(&Plan {
-        program: named,
+        program: programs.named,
         config: reported,
-        auth: auth_reported,
+        auth,
         keeps_ids,
         replacement,
         ..plan.clone()
     });
-    file.settings.extend(rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
+    file.settings.extend(programs.rail.map(|rail| (setting::RAIL.to_owned(), rail.to_string())));
     plan.job_file = file.emit();
     if purpose == Purpose::Run {
         note_former_hosts(&mut plan, &Directory::open(&path)?, arguments.quiet)?;
@@ -209,6 +162,104 @@ pub(crate) fn prepare(
         protection::announce(&plan, When::GoesOn, purpose == Purpose::Run);
     }
     Ok((plan, RunDirectory { path, temporary: false, _lock: lock }))
+}
+
+/// The hosts of this run, and their ranks.
+fn placed(
+    file: &JobFile,
+    newest: Option<&Manifest>,
+    hosts: &HostArguments,
+    bind: &Addresses,
+) -> Result<Places, CliError> {
+    let spares = hosts.spare_nodes(bind)?;
+    if let Some(manifest) = newest.filter(|_| protection::is_in(file)) {
+        let found = places::places(manifest, &hosts.nodes_of_images(file.ranks, bind)?, hosts)?;
+        return Ok(Places { spares: [found.spares, spares].concat(), ..found });
+    }
+    if protection::is_in(file) {
+        print_message(format_args!(
+            "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
+        ));
+    }
+    Ok(Places { nodes: hosts.nodes(file.ranks, bind)?, spares })
+}
+
+/// What ranks run.
+struct Programs {
+    /// As the job's file names it.
+    named: Program,
+    /// With the settings of this run alone.
+    program: Program,
+    /// The NIC that was decided on while the job ran.
+    rail: Option<NicChoice>,
+}
+
+impl Programs {
+    /// `before`: the hosts that the job was on.
+    fn new(
+        file: &JobFile,
+        arguments: &RestartArguments,
+        before: &HostArguments,
+    ) -> Result<Programs, CliError> {
+        let mut named = program(file);
+        if let Some(nic) = &arguments.nic.choice {
+            named.set_nic(nic);
+        }
+        let rail = rail(file, arguments, before, &named)?;
+        let mut program = named.clone();
+        if let Some(rail) = &rail {
+            program.set_nic(rail);
+        }
+        if let Some(name) = &arguments.changed_files {
+            program.set_changed_files(name);
+        }
+        program.check()?;
+        Ok(Programs { named, program, rail })
+    }
+}
+
+/// Where copies go to, after a check of the options about them.
+fn flush(
+    arguments: &RestartArguments,
+    file: &JobFile,
+    purpose: Purpose,
+    is_encrypted: bool,
+) -> Result<Option<Flush>, CliError> {
+    let flush = match purpose {
+        Purpose::Run => arguments.flush.or_as_before(file, arguments.sign.copy_key(&arguments.key)?)?,
+        Purpose::Repair => None,
+    };
+    let has_copies = arguments.from.is_some() || flush.is_some();
+    if arguments.sign.is_named() && !has_copies {
+        return Err(CliError::SignOfNothing);
+    }
+    let encrypts_copies = has_copies && !arguments.sign.is_named();
+    if arguments.key.is_named() && !encrypts_copies && !is_encrypted {
+        return Err(CliError::KeyOfNothing);
+    }
+    Ok(flush)
+}
+
+/// Messages to another host are authenticated in full, even if a lower level was enough before.
+fn auth_between(nodes: &[Node], before: AuthLevel) -> AuthLevel {
+    let is_here = |node: &Node| node.addresses().iter().all(|address| address.is_loopback());
+    if nodes.iter().all(is_here) { before } else { AuthLevel::Full }
+}
+
+/// Whether each rank has a pid namespace. `kept`: it had one.
+fn keeps_ids(arguments: &RestartArguments, kept: bool, is_whole: bool) -> Result<bool, CliError> {
+    let keeps_ids = (kept || arguments.pid_namespace) && !arguments.no_pid_namespace;
+    if keeps_ids && !is_whole {
+        return Err(CliError::PidNamespace {
+            why: "its images hold what it names at its points, and it runs anew",
+        });
+    }
+    if kept && !keeps_ids {
+        print_message(format_args!(
+            "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
+        ));
+    }
+    Ok(keeps_ids)
 }
 
 /// Hosts on which ranks of an earlier launcher may run.

@@ -185,7 +185,8 @@ fn the_program_s_exit_code_is_passed_on() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(7), ""), "{ended:?}");
     ended.says(&["early"]);
     // Nobody asked for checkpoints: its output lies in a directory all the same.
-    let begun = script(&place, &[], "echo late; echo waits >&2; while [ ! -e end ]; do sleep 0.1; done; exit 9");
+    let begun =
+        script(&place, &[], "echo late; echo waits >&2; while [ ! -e end ]; do sleep 0.1; done; exit 9");
     assert_eq!(begun.code, Some(0), "{begun:?}");
     let mut watching = attach(begun.stdout.trim(), &[]);
     watching.wait_for("waits");

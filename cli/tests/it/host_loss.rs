@@ -216,6 +216,39 @@ fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
     verified(&job.finish_reading());
 }
 
+#[test]
+fn a_restart_has_any_number_of_hosts() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    job.signal("INT");
+    job.finish();
+    // One host fewer: a host that is left has the images of its node rebuilt, and both nodes' ranks.
+    hosts.lose("d", 3);
+    let mut job = hosts.place.restart(&["--hosts", "c@127.0.0.3,a@127.0.0.1,b@127.0.0.2"]).reading();
+    job.wait_for("c takes the place of d");
+    job.wait_for("warning: if host c fails");
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    let file = hosts.job_file();
+    assert!(file.contains("a:1@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3,c:1@127.0.0.3"), "{file}");
+    job.signal("KILL");
+    job.finish_reading();
+    // As many as at first, and one more.
+    hosts.comes_back("d");
+    let mut job =
+        hosts.place.restart(&["--hosts", &format!("{HOSTS},e:1@127.0.0.5").replace(":1", "")]).reading();
+    job.wait_for("d takes the place of c");
+    job.wait_for("e is a spare host: the job has 4 nodes");
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    hosts.lose("b", 1);
+    job.wait_for("b does not answer any more: e takes its place");
+    job.wait_for("all ranks run again");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
 // Its host is gone, too, and the connections stay open. A launcher that only stands still loses no keeper of its own host.
 #[test]
 fn keepers_that_hear_nothing_of_their_launcher_end() {
