@@ -2,6 +2,8 @@
 
 use transport::{FrozenPort, Port};
 
+use crate::plan::{Plan, draw};
+
 /// Which rule is out, for each crate that has switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Switches {
@@ -88,6 +90,7 @@ pub fn switches() -> Vec<Switch> {
         ("window-bounds", Rule::WindowBounds),
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
+        ("10-number-of-the-past", Rule::NumberOfThePast),
         ("11-write-into-others", Rule::Bypass),
         ("11-pulled-in-part", Rule::PulledWhole),
         ("29-frame-that-only-the-old-rail-takes", Rule::LongestFrame),
@@ -153,18 +156,33 @@ pub struct HuntReport {
     pub violations: Vec<crate::judge::Violation>,
 }
 
-/// Takes a rule out and runs the swarm's own histories, from the first seed on, until a judge notices or the budget is used.
+/// A rule of which the swarm's histories notice one in 540,000, and the scenario with histories for it.
+const RARE: (&str, &str) =
+    ("10-number-of-the-past", include_str!("../scenarios/resync-behind-a-newer-acknowledgement.scenario"));
+
+/// The histories in which the loss of a rule is looked for: the swarm's own, from the first seed on, or those of its scenario.
+fn histories(switch: &Switch) -> Box<dyn Iterator<Item = Plan>> {
+    if switch.name == RARE.0
+        && let Ok(scenario) = crate::scenario::parse(RARE.1)
+    {
+        return Box::new(scenario.plans().collect::<Vec<_>>().into_iter());
+    }
+    Box::new((0..).map(|seed| draw(seed, None)))
+}
+
+/// Takes a rule out and runs histories until a judge notices or the budget is used.
 #[must_use]
 pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
-    for seed in 0..histories_max {
-        let mut world = crate::world::World::new(crate::plan::draw(seed, None), false);
+    for (after_histories, plan) in (1..=histories_max).zip(histories(switch)) {
+        let seed = plan.seed;
+        let mut world = crate::world::World::new(plan, false);
         world.take_out(switch.switches);
         world.run();
         if !world.violations().is_empty() {
             return HuntReport {
                 rule: switch.name,
                 found: true,
-                after_histories: seed + 1,
+                after_histories,
                 seed: Some(seed),
                 violations: world.violations().to_vec(),
             };
@@ -190,8 +208,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            31,
-            "13 rules of the cut (11 has three parts), no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases, two of suspicions"
+            32,
+            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases, two of suspicions"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

@@ -51,8 +51,10 @@ def choose_boot(job, dice):
 
 def kill_rank(job, dice, host):
     def begin():
-        ranks = job.ranks(host)
-        dice.choice(sorted(ranks, key=lambda rank: rank.pid)).signal(signal.SIGKILL)
+        ranks = sorted(job.ranks(host), key=lambda rank: rank.pid)
+        # The first of two faults may have ended them.
+        if ranks:
+            dice.choice(ranks).signal(signal.SIGKILL)
 
     return Fault(f"a rank on {host.name} killed", begin, ends_ranks=True)
 

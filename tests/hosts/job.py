@@ -9,7 +9,7 @@ import time
 
 from host import wait_until
 from lives import Lines
-from networks import DATA, address
+from networks import CONTROL, DATA, address
 
 RANKS = 4
 
@@ -96,7 +96,16 @@ class Job:
         command = login.enter(self.options.stillwire, *words)
         self.outside = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, env=environment)
 
+    def is_reachable(self, host):
+        connect = self.cluster.login.enter("bash", "-c", f"exec 3<>/dev/tcp/{address(CONTROL, host.number)}/22")
+        try:
+            return subprocess.run(connect, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=5, check=False).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
     def restart(self):
+        # The carrier of a cable that is back comes a moment later.
+        wait_until("the hosts can be reached", lambda: all(self.is_reachable(host) for host in self.cluster.nodes))
         self.start(["restart", self.directory, "--hosts", ",".join(self.named(host) for host in self.cluster.nodes)])
 
     def note(self, text):

@@ -24,6 +24,7 @@ impl Hosts {
         // Host g has a disk of its own, for as long as its keeper runs. The others see each other's, also locks on it.
         let shell = place.remote_shell(&format!(
             "host=$1; shift; [ ! -e {folder}/down-$host ] || exec sleep 60 2>/dev/null\n\
+             [ ! -e {folder}/slow-$host ] || sleep 12\n\
              [ $host != g ] || set -- unshare --user --map-root-user --mount sh -c \
              'mount -t tmpfs -o mode=0700 none {folder}/disks; exec \"$@\"' sh \"$@\"\n\
              pipes={folder}/pipes-$host-$$; mkdir $pipes; mkfifo $pipes/in $pipes/out\n\
@@ -156,6 +157,20 @@ fn without_another_host_the_lost_one_is_waited_for() {
     hosts.vanish("b");
     job.wait_for("b does not answer any more, and there is no spare host");
     hosts.comes_back("b");
+    job.wait_for("all ranks run again");
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn a_host_whose_login_is_slow_comes_back_too() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    std::fs::write(hosts.path("slow-b"), b"").expect("a file");
+    hosts.vanish("b");
+    hosts.comes_back("b");
+    job.wait_for("it has not answered within 10s: another one is started");
     job.wait_for("all ranks run again");
     hosts.place.let_end();
     verified(&job.finish());

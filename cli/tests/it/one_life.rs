@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Place, Running, children_of, keepers, parent, rank_of, runs, signal, verified, wait_until,
+    Place, Running, children_of, keepers, parent, rank_of, runs, signal, stillwire, verified, wait_until,
 };
 
 /// The lease of ranks, at the usual heartbeat (250 ms, 8 of which may be missed, twice), and some time to end.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// A remote shell whose connection nobody sees the end of: a process that knows nothing of the launcher holds both pipes of the keeper.
+/// A remote shell whose connection nobody sees the end of: a process that knows nothing of the launcher holds both pipes of the keeper,
+/// which is in a session of its own, as behind sshd.
 fn half_open(place: &Place) -> String {
     let pipes = place.folder.path().join("pipes").display().to_string();
     place.remote_shell(&format!(
         "pipes={pipes}-$1; shift; mkdir $pipes; mkfifo $pipes/in $pipes/out\n\
          sleep 60 <>$pipes/in 3<>$pipes/out >/dev/null 2>&1 &\n\
-         \"$@\" <$pipes/in >$pipes/out 2>$pipes/errors &\n\
-         cat $pipes/out &\n\
+         setsid \"$@\" <$pipes/in >$pipes/out 2>$pipes/errors &\n\
+         cat $pipes/out 2>/dev/null &\n\
          exec cat >$pipes/in"
     ))
 }
@@ -104,6 +105,31 @@ fn a_keeper_that_stands_still_does_not_let_its_ranks_outlive_their_lease() {
     job.wait_for("all ranks run");
     place.let_end();
     verified(&job.finish());
+}
+
+// Its launcher is gone, and its connection is half open: nobody but the guard ends anything there.
+#[test]
+fn a_guard_alone_ends_what_outlives_its_lease() {
+    let place = Place::new();
+    let shell = half_open(&place);
+    let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";
+    let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", &shell]);
+    command.args(["--ckpt-dir", "job", "--", "sh", "-c", script]).current_dir(place.folder.path());
+    let mut job = Running::start(command);
+    job.wait_for("all ranks run");
+    let noted = place.folder.path().join("child");
+    wait_until("the rank has a child", || noted.exists());
+    let child: u32 = std::fs::read_to_string(noted).expect("a file").trim().parse().expect("a process id");
+    let rank = parent(child).expect("a rank");
+    let keeper = parent(rank).expect("a keeper");
+    let since = Instant::now();
+    signal(keeper, "STOP");
+    job.signal("KILL");
+    job.finish();
+    let left = [keeper, rank, child].map(runs);
+    assert_eq!(left, [true; 3], "{:?}: nobody has seen it", since.elapsed());
+    wait_until("all of it ends", || ![keeper, rank, child].into_iter().any(runs));
+    assert!(since.elapsed() < 2 * LEASE, "{:?}", since.elapsed());
 }
 
 #[test]

@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 use super::super::keeper::environment_for_others;
 use super::super::limits::{
-    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX, LAUNCHER_ALIVE_EVERY,
-    LINK_QUEUE_BYTES_MAX,
+    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX,
+    LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
 };
 use super::super::process::{end_with_launcher, non_blocking};
 use super::super::remote_words::quoted;
@@ -51,6 +51,8 @@ pub(super) struct Keeper {
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
     wait: Duration,
+    /// How long it may take to answer; longer each time that one has not. Logins of a busy host are slow.
+    answer_max: Duration,
     /// It has reported that it is there, since it was last started.
     is_ready: bool,
     /// Bytes of its lines that the observer has received, and the keeper does not know of yet.
@@ -85,6 +87,7 @@ impl Keepers {
             is_moved: false,
             due: None,
             wait: KEEPER_AGAIN_AFTER,
+            answer_max: KEEPER_ANSWER_MAX,
             is_ready: false,
             shown: 0,
             silent: None,
@@ -153,8 +156,16 @@ impl Keepers {
     /// A keeper has reported that it is there, on this host.
     pub(super) fn ready(&mut self, node: NodeIndex, host: String) {
         if let Some(keeper) = self.all.get_mut(&node) {
-            (keeper.host, keeper.is_ready, keeper.wait) = (host, true, KEEPER_AGAIN_AFTER);
+            (keeper.host, keeper.is_ready) = (host, true);
+            (keeper.wait, keeper.answer_max) = (KEEPER_AGAIN_AFTER, KEEPER_ANSWER_MAX);
         }
+    }
+
+    /// A keeper has not answered in time. Returns how long it had; the next one has longer.
+    pub(super) fn answers_late(&mut self, node: NodeIndex) -> Duration {
+        let Some(keeper) = self.all.get_mut(&node) else { return KEEPER_ANSWER_MAX };
+        let next = (keeper.answer_max * 2).min(KEEPER_ANSWER_LONGEST);
+        core::mem::replace(&mut keeper.answer_max, next)
     }
 
     /// A keeper is to be started again. Returns whether it had been there since it was last started.
@@ -206,7 +217,7 @@ impl Keepers {
         let begin = Begin { shows_parts, terminal, ..begin(plan, &keeper.place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
-        let answer_by = is_late.then(|| Instant::now() + KEEPER_ANSWER_MAX);
+        let answer_by = is_late.then(|| Instant::now() + keeper.answer_max);
         keeper.running = Some(Running { child, link, token, watches_room: false, answer_by });
         Ok(())
     }
@@ -292,7 +303,8 @@ impl Keepers {
             keeper.host = place.name();
             keeper.place = place;
             keeper.is_moved = true;
-            (keeper.due, keeper.wait, keeper.silent) = (None, KEEPER_AGAIN_AFTER, None);
+            (keeper.due, keeper.silent) = (None, None);
+            (keeper.wait, keeper.answer_max) = (KEEPER_AGAIN_AFTER, KEEPER_ANSWER_MAX);
         }
     }
 

@@ -10,7 +10,6 @@ use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
 
-use super::super::limits::KEEPER_ANSWER_MAX;
 use super::super::notice::Notice;
 use super::super::storage::Task;
 use super::super::{HostLoss, Node, Plan, Verdict, former_host, setting, write_places};
@@ -144,7 +143,8 @@ impl Shell<'_> {
     /// A keeper was started, and has not answered in time.
     pub(super) fn reconnect_late(&mut self, node: NodeIndex) {
         let host = self.keepers.name(node);
-        let why = format!("it has not answered within {KEEPER_ANSWER_MAX:?}: another one is started");
+        let had = self.keepers.answers_late(node);
+        let why = format!("it has not answered within {had:?}: another one is started");
         self.notify(&Notice::KeeperLost { host: &host, why: &why });
         self.reconnect(node);
     }
