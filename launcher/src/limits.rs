@@ -15,9 +15,13 @@ pub(crate) const DESCRIPTORS_BESIDE: u64 = 128;
 /// Bytes of answers of PMI that wait for one rank, which asks and does not read.
 pub(crate) const PMI_QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// Time after the first barrier of an MPI program at which its ranks are looked at: by then every one has its network, and a
+/// Time after the first barrier of an MPI program at which its ranks are looked at: by then most have their network, and a
 /// job that runs past it has not been over yet.
 pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// Longest time from the first barrier until every rank has opened its network; a rank that then has none uses another one. Ranks of a host that other
+/// work keeps busy were seen to take 2 s.
+pub(crate) const NETWORK_LATE_MAX: Duration = Duration::from_secs(10);
 
 /// Longest wait for the other ranks to end after one has ended with exit code 0 without MPI_Finalize: more than they need to return from `main` together,
 /// and than a closing endpoint waits for a silent peer (5 s).

@@ -13,7 +13,7 @@ use ckpt_glue::pmi::{self, Member, RankState};
 use nix::sys::signal::Signal;
 use transport::{Epoch, Life, PortId, Rank};
 
-use super::super::limits::LOOK_AFTER;
+use super::super::limits::{LOOK_AFTER, NETWORK_LATE_MAX};
 use super::super::notice::{MpiNotice, Notice};
 use super::super::wire::{Sealed, ToKeeper};
 use super::super::{Plan, Saves, Verdict};
@@ -28,6 +28,8 @@ pub(super) struct MpiSide {
     server: pmi::Server,
     /// By world that has met.
     looks: BTreeMap<u32, Look>,
+    /// By world: when its processes met first.
+    met: BTreeMap<u32, Instant>,
     /// By world: barriers at which the files of its processes were looked at.
     barriers_seen: BTreeMap<u32, u64>,
     /// Worlds whose names the keepers have received.
@@ -84,6 +86,7 @@ impl MpiSide {
             life,
             server,
             looks: BTreeMap::new(),
+            met: BTreeMap::new(),
             barriers_seen: BTreeMap::new(),
             named: BTreeSet::new(),
             failed: None,
@@ -178,6 +181,7 @@ impl Shell<'_> {
         }
         let barriers = mpi.server.barriers_passed(world);
         if barriers > 0 {
+            mpi.met.entry(world).or_insert_with(Instant::now);
             mpi.looks.entry(world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
         }
         let seen = mpi.barriers_seen.entry(world).or_default();
@@ -195,6 +199,7 @@ impl Shell<'_> {
             && member.job_rank().is_none()
         {
             mpi.looks.remove(&member.world);
+            mpi.met.remove(&member.world);
         }
     }
 
@@ -417,11 +422,27 @@ impl Shell<'_> {
     /// Ranks that are to be saved talk over a network that is not in their images.
     pub(super) fn on_elsewhere(&mut self, elsewhere: Vec<(Member, String)>) {
         let Some((who, library)) = elsewhere.into_iter().next() else { return };
+        if self.may_be_late(who.world) {
+            return;
+        }
         let words = format!(
             "its MPI library ({library}) has opened another network than the provider, whose messages would be in no checkpoint. If it uses no libfabric, run the \
              program on an MPICH that does (pip install mpich; --mpi-from DIR); else look for variables that choose its network. `stillwire doctor PROGRAM` says more"
         );
         self.break_off(who, words);
+    }
+
+    /// A process of this world has no network yet. It may open the provider later, on a busy host: it is looked at again.
+    fn may_be_late(&mut self, world: u32) -> bool {
+        let Some(mpi) = &mut self.mpi else { return false };
+        let is_early = mpi.met.get(&world).is_some_and(|met| met.elapsed() < NETWORK_LATE_MAX);
+        let Some(look) = mpi.looks.get_mut(&world).filter(|look| is_early && **look != Look::Last) else {
+            return false;
+        };
+        if *look == Look::Done {
+            *look = Look::At(Instant::now() + LOOK_AFTER);
+        }
+        true
     }
 
     pub(super) fn on_found(
