@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::support::programs::library;
 use crate::support::{
     Place, Running, children_of, keepers, parent, rank_of, runs, signal, stillwire, verified, wait_until,
 };
@@ -115,6 +116,7 @@ fn a_guard_alone_ends_what_outlives_its_lease() {
     let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";
     let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", &shell]);
     command.args(["--ckpt-dir", "job", "--", "sh", "-c", script]).current_dir(place.folder.path());
+    command.env("STILLWIRE_PROVIDER", library());
     let mut job = Running::start(command);
     job.wait_for("all ranks run");
     let noted = place.folder.path().join("child");
