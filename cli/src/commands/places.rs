@@ -16,8 +16,8 @@ pub(crate) struct Places {
     pub(crate) spares: Vec<Node>,
 }
 
-/// Puts hosts into the places of the nodes whose images a generation consists of. A host keeps its node. A node whose host is missing gets one that has no
-/// node; if there is none, the host that it was on last, or the one with the fewest ranks.
+/// Puts hosts into the places of the nodes whose images a generation consists of. A host keeps its nodes; if no host is missing,
+/// one of several moves to a host without a node. A node whose host is missing gets one without a node, or the one with the fewest ranks.
 ///
 /// `hosts`: with the ranks that the list gives them.
 pub(crate) fn places(manifest: &Manifest, hosts: &[Node], said: &HostArguments) -> Result<Places, CliError> {
@@ -45,10 +45,11 @@ pub(crate) fn places(manifest: &Manifest, hosts: &[Node], said: &HostArguments) 
         return problem(format!("{} has no node, and cannot be a spare host", host.name()));
     }
     let at = |(place, ranks): (&usize, &u32)| Node { ranks: *ranks, ..hosts[*place].clone() };
+    let has_node = |host: &Node| loads.iter().any(|load| load.nodes > 0 && load.host.name() == host.name());
     let spare = |load: &Load<'_>| Node { ranks: 0, domain: None, ..load.host.clone() };
     let places = Places {
         nodes: places.iter().zip(&ranks).map(at).collect(),
-        spares: loads.iter().filter(|load| load.nodes == 0).map(spare).collect(),
+        spares: loads.iter().filter(|load| load.nodes == 0 && !has_node(load.host)).map(spare).collect(),
     };
     if said.names_hosts() {
         places.announce(&manifest.nodes);
@@ -106,6 +107,19 @@ impl Load<'_> {
 fn assign(loads: &mut [Load<'_>], names: &[String], ranks: &[u32]) -> Vec<usize> {
     let is_named = |load: &Load<'_>, name: &str| load.host.name() == name;
     let mut places: Vec<Option<usize>> = vec![None; names.len()];
+    // A job file names a host once for each of its nodes, with the ranks of each.
+    for ((place, name), ranks) in places.iter_mut().zip(names).zip(ranks) {
+        let is_own = |load: &Load<'_>| {
+            load.nodes == 0 && load.shared && load.host.ranks == *ranks && is_named(load, name)
+        };
+        if let Some(host) = loads.iter().position(is_own) {
+            *place = Some(host);
+            (loads[host].nodes, loads[host].ranks) = (1, *ranks);
+        }
+    }
+    // A node that leaves a host where its images are counts as lost until they are rebuilt: one may, if no other is lost.
+    let are_named = names.iter().all(|name| loads.iter().any(|load| is_named(load, name)));
+    let mut may_leave = are_named;
     for may_move in [false, true] {
         for ((place, name), ranks) in places.iter_mut().zip(names).zip(ranks) {
             if place.is_some() {
@@ -113,7 +127,10 @@ fn assign(loads: &mut [Load<'_>], names: &[String], ranks: &[u32]) -> Vec<usize>
             }
             let unused = |load: &Load<'_>| load.nodes == 0 && (may_move || is_named(load, name));
             let again = |load: &Load<'_>| may_move && is_named(load, name) && load.has_room(*ranks);
-            let found = loads.iter().position(unused).or_else(|| loads.iter().position(again));
+            let stays = loads.iter().position(again).filter(|_| !may_leave);
+            let found = stays.or_else(|| loads.iter().position(unused));
+            let found = found.or_else(|| loads.iter().position(again));
+            may_leave &= !may_move;
             let emptiest = || (0..loads.len()).filter(|_| may_move).min_by_key(|host| loads[*host].excess());
             if let Some(host) = found.or_else(emptiest) {
                 *place = Some(host);
@@ -193,11 +210,19 @@ mod tests {
         assert_eq!(placed_at(&["a", "b", "a"], "a@10.0.0.1,b@10.0.0.2"), ok("a:2 b:1 a:1"));
         assert_eq!(placed_at(&["a", "b", "a"], "a:2@10.0.0.1,b:2@10.0.0.2"), ok("a:2 b:1 b:1"));
         assert_eq!(placed_at(&["a", "b", "a"], "a@10.0.0.1,b@10.0.0.2,c@10.0.0.3"), ok("a:2 b:1 c:1"));
+        // Images of one node may be missing, not of two.
+        assert_eq!(placed_at(&["b", "c", "c"], "a@10.0.0.1,c@10.0.0.2,d@10.0.0.3"), ok("a:2 c:1 c:1 | d:0"));
+        assert_eq!(placed_at(&["a", "a", "a"], "a@10.0.0.1,b@10.0.0.2,c@10.0.0.3"), ok("a:2 b:1 a:1 | c:0"));
+        // As a job file has them.
+        let file = "b:2@10.0.0.2,b:1@10.0.0.2,c:1@10.0.0.3";
+        assert_eq!(placed(file), ok("b:2 b:1 c:1"));
+        assert_eq!(placed_at(&["b", "b", "c"], file), ok("b:2 b:1 c:1"));
     }
 
     #[test]
     fn hosts_beyond_the_nodes_are_spare_hosts() {
         assert_eq!(placed("e@10.0.0.4,a@10.0.0.1,b@10.0.0.2,c@10.0.0.3"), ok("a:2 b:1 c:1 | e:0"));
+        assert_eq!(placed("a@10.0.0.1,a@10.0.0.1,b@10.0.0.2,c@10.0.0.3"), ok("a:2 b:1 c:1"));
         let five = "a@10.0.0.1,b@10.0.0.2,e@10.0.0.4,f@10.0.0.5,g@10.0.0.6";
         assert_eq!(placed(five), ok("a:2 b:1 e:1 | f:0 | g:0"));
     }
