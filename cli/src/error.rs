@@ -37,9 +37,9 @@ pub(crate) enum CliError {
     #[error("the path {path} is not UTF-8: name another folder for nodes (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; each node of this job stores its images in its own directory, and the ranks of a node stay together. The nodes were {names}: with --hosts, without numbers of ranks, they go to any number of hosts. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
+        "{problem}; each node of this job stores its images in its own directory, and the ranks of a node stay together. The nodes were {names}: --hosts without numbers of ranks places them on any number of hosts. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
     )]
-    Places { problem: String, names: String },
+    Placement { problem: String, names: String },
     #[error(
         "the job's file names `{found}` as the nodes that protect each other; expected each of {nodes} node numbers once, such as 0,2;1,3; use the build that wrote it"
     )]
@@ -228,7 +228,7 @@ impl CliError {
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::ForDevelopers { .. }
             | CliError::Parity(_)
-            | CliError::Places { .. }
+            | CliError::Placement { .. }
             | CliError::NodeDirectoryName { .. }
             | CliError::NotForMpi { .. }
             | CliError::PidNamespace { .. } => Exit::Usage,

@@ -107,7 +107,7 @@ pub(crate) const LAUNCHER_ALIVE_EVERY: Duration = Duration::from_secs(5);
 pub(crate) const LAUNCHER_SILENT_MAX: Duration = Duration::from_secs(60);
 
 /// Longest time from the start of another keeper for a node until it answers; then its connection is given up, and one more is tried, which has twice as
-/// long: a login that takes more than ten seconds would otherwise never succeed. The last one is longer than anything waits for a node (`FENCE_MAX`). The first
+/// long: a login that takes more than ten seconds would otherwise never succeed. The longest is above the wait for a lost node by default (`FENCE_MAX`). The first
 /// keepers of a job have as long as the job takes to begin.
 pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) const KEEPER_ANSWER_LONGEST: Duration = Duration::from_secs(40);

@@ -90,7 +90,7 @@ pub fn switches() -> Vec<Switch> {
         ("window-bounds", Rule::WindowBounds),
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
-        ("10-number-of-the-past", Rule::NumberOfThePast),
+        ("10-stale-resync", Rule::StaleResync),
         ("11-write-into-others", Rule::Bypass),
         ("11-pulled-in-part", Rule::PulledWhole),
         ("29-frame-that-only-the-old-rail-takes", Rule::LongestFrame),
@@ -150,7 +150,7 @@ pub struct HuntReport {
     pub found: bool,
     /// Histories run until then, or in all.
     pub after_histories: u64,
-    /// The seed of the history in which it was noticed.
+    /// The swarm's seed of the history in which it was noticed; none if that was one of a scenario.
     pub seed: Option<u64>,
     /// The judges' findings.
     pub violations: Vec<crate::judge::Violation>,
@@ -158,7 +158,7 @@ pub struct HuntReport {
 
 /// A rule of which the swarm's histories notice one in 540,000, and the scenario with histories for it.
 const RARE: (&str, &str) =
-    ("10-number-of-the-past", include_str!("../scenarios/resync-behind-a-newer-acknowledgement.scenario"));
+    ("10-stale-resync", include_str!("../scenarios/resync-behind-a-newer-acknowledgement.scenario"));
 
 /// The histories in which the loss of a rule is looked for: the swarm's own, from the first seed on, or those of its scenario.
 fn histories(switch: &Switch) -> Box<dyn Iterator<Item = Plan>> {
@@ -173,28 +173,24 @@ fn histories(switch: &Switch) -> Box<dyn Iterator<Item = Plan>> {
 /// Takes a rule out and runs histories until a judge notices or the budget is used.
 #[must_use]
 pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
-    for (after_histories, plan) in (1..=histories_max).zip(histories(switch)) {
-        let seed = plan.seed;
+    let mut report = HuntReport {
+        rule: switch.name,
+        found: false,
+        after_histories: 0,
+        seed: None,
+        violations: Vec::new(),
+    };
+    for (histories_before, plan) in (0..histories_max).zip(histories(switch)) {
+        report.after_histories = histories_before + 1;
+        let seed = (switch.name != RARE.0).then_some(plan.seed);
         let mut world = crate::world::World::new(plan, false);
         world.take_out(switch.switches);
         world.run();
         if !world.violations().is_empty() {
-            return HuntReport {
-                rule: switch.name,
-                found: true,
-                after_histories,
-                seed: Some(seed),
-                violations: world.violations().to_vec(),
-            };
+            return HuntReport { found: true, seed, violations: world.violations().to_vec(), ..report };
         }
     }
-    HuntReport {
-        rule: switch.name,
-        found: false,
-        after_histories: histories_max,
-        seed: None,
-        violations: Vec::new(),
-    }
+    report
 }
 
 #[cfg(test)]

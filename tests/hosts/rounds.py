@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from faults import KINDS
 from round import Stopped, parser, stop
 
-ROUND = ["unshare", "--net", "--mount", sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "round.py")]
+# A round ends with this program, and its hosts with it.
+ROUND = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "round.py")]
 
 
 def medians(stages):

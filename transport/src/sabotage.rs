@@ -24,7 +24,7 @@ pub enum Rule {
     /// A STOPPED hint expires.
     StoppedExpiry,
     /// R10: a number as of a peer's cut may be older than one that it has acknowledged since.
-    NumberOfThePast,
+    StaleResync,
     /// R11: payload reaches memory only after its frame has passed every check.
     Bypass,
     /// R11: nothing is granted in place of a payload only when all of it has been pulled.

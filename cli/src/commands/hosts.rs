@@ -264,7 +264,7 @@ impl HostArguments {
         Ok(nodes)
     }
 
-    /// Those of a job whose ranks are where their images are: unless the list gives each host its ranks, there may be more hosts than ranks.
+    /// The hosts of a job whose images lie on its nodes: unless the list gives each host its ranks, there may be more hosts than ranks.
     pub(crate) fn nodes_of_images(&self, ranks: u32, bind: &Addresses) -> Result<Vec<Node>, CliError> {
         let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         self.nodes(if self.has_shares() { ranks } else { ranks.max(hosts) }, bind)

@@ -22,7 +22,7 @@ use super::copies;
 use super::domains::When;
 use super::files::utc;
 use super::hosts::HostArguments;
-use super::places::{self, Places};
+use super::node_placement::{Placement, place_nodes};
 use super::progress::Progress;
 use super::protection;
 use super::run::{
@@ -92,7 +92,7 @@ pub(crate) fn prepare(
         // Its images have not been read yet, but by their nodes before it is chosen.
         suspects.insert(manifest.generation);
     }
-    let Places { nodes, spares } = placed(&file, newest.as_ref(), &hosts, &bind)?;
+    let Placement { nodes, spares } = place(&file, newest.as_ref(), &hosts, &bind)?;
     if purpose == Purpose::Repair {
         // A repair has to know whether all is whole, so every byte is read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
@@ -165,26 +165,26 @@ pub(crate) fn prepare(
 }
 
 /// The hosts of this run, and their ranks.
-fn placed(
+fn place(
     file: &JobFile,
     newest: Option<&Manifest>,
     hosts: &HostArguments,
     bind: &Addresses,
-) -> Result<Places, CliError> {
+) -> Result<Placement, CliError> {
     let spares = hosts.spare_nodes(bind)?;
     if let Some(manifest) = newest.filter(|_| protection::is_in(file)) {
-        let found = places::places(manifest, &hosts.nodes_of_images(file.ranks, bind)?, hosts)?;
-        return Ok(Places { spares: [found.spares, spares].concat(), ..found });
+        let found = place_nodes(manifest, &hosts.nodes_of_images(file.ranks, bind)?, hosts)?;
+        return Ok(Placement { spares: [found.spares, spares].concat(), ..found });
     }
     if protection::is_in(file) {
         print_message(format_args!(
             "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
         ));
     }
-    Ok(Places { nodes: hosts.nodes(file.ranks, bind)?, spares })
+    Ok(Placement { nodes: hosts.nodes(file.ranks, bind)?, spares })
 }
 
-/// What ranks run.
+/// The program of the ranks.
 struct Programs {
     /// As the job's file names it.
     named: Program,
@@ -218,7 +218,7 @@ impl Programs {
     }
 }
 
-/// Where copies go to, after a check of the options about them.
+/// Checks the options of copies, and returns their destination.
 fn flush(
     arguments: &RestartArguments,
     file: &JobFile,

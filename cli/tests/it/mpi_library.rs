@@ -298,14 +298,15 @@ fn a_library_that_takes_another_network_is_noticed_where_checkpoints_are_wanted(
     let place = Place::new("libmpich.so.12");
     let client = place.text("client");
     cc(&["-o", &client, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pmi/client.c")]);
-    let run = |library: &str| {
+    let run = |library: &str, seconds: u32| {
+        let sleep = format!("sleep:{seconds}");
         let mut command = place.command(&["run", "-n", "2", "--ckpt-every", "10s", "--ckpt-dir"]);
         command.arg(place.at("job")).arg("--").arg(&client).arg(format!("load:{}", place.text(library)));
         let steps = ["say:cmd=init pmi_version=1 pmi_subversion=1", "hear:cmd=response_to_init"];
         let then = [
             "say:cmd=barrier_in",
             "hear:cmd=barrier_out",
-            "sleep:3",
+            &sleep,
             "say:cmd=finalize",
             "hear:cmd=finalize_ack",
         ];
@@ -314,7 +315,7 @@ fn a_library_that_takes_another_network_is_noticed_where_checkpoints_are_wanted(
         ended
     };
     let begun = Instant::now();
-    let ended = run("own/libmpich.so.12");
+    let ended = run("own/libmpich.so.12", 3);
     assert!(begun.elapsed() > Duration::from_secs(3), "{ended:?}: it may open the provider late");
     assert_ne!(ended.code, Some(0), "{ended:?}");
     ended.says(&[
@@ -323,8 +324,13 @@ fn a_library_that_takes_another_network_is_noticed_where_checkpoints_are_wanted(
         "in no checkpoint",
         "--mpi-from",
     ]);
+    // A process that goes on is not waited for.
+    let begun = Instant::now();
+    let ended = run("own/libmpich.so.12", 60);
+    assert!(begun.elapsed() < Duration::from_secs(50), "{ended:?}: it was to be ended");
+    ended.says(&["another network than the provider"]);
     // A file that is no MPI library is not taken for one.
-    let other = run("program.c");
+    let other = run("program.c", 3);
     assert_eq!(other.code, Some(0), "{other:?}");
 }
 

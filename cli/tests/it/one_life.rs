@@ -108,9 +108,9 @@ fn a_keeper_that_stands_still_does_not_let_its_ranks_outlive_their_lease() {
     verified(&job.finish());
 }
 
-// Its launcher is gone, and its connection is half open: nobody but the guard ends anything there.
+// Its launcher is gone, and its connection is half open: only the guard can kill processes there.
 #[test]
-fn a_guard_alone_ends_what_outlives_its_lease() {
+fn a_guard_alone_kills_processes_after_their_lease() {
     let place = Place::new();
     let shell = half_open(&place);
     let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";

@@ -51,7 +51,7 @@ pub(super) struct Keeper {
     /// When it is started again, and how long the wait after that one is.
     due: Option<Instant>,
     wait: Duration,
-    /// How long it may take to answer; longer each time that one has not. Logins of a busy host are slow.
+    /// How long it may take to answer; doubles after each timeout. Logins of a busy host are slow.
     answer_max: Duration,
     /// It has reported that it is there, since it was last started.
     is_ready: bool,
@@ -162,7 +162,7 @@ impl Keepers {
     }
 
     /// A keeper has not answered in time. Returns how long it had; the next one has longer.
-    pub(super) fn answers_late(&mut self, node: NodeIndex) -> Duration {
+    pub(super) fn extend_answer_time(&mut self, node: NodeIndex) -> Duration {
         let Some(keeper) = self.all.get_mut(&node) else { return KEEPER_ANSWER_MAX };
         let next = (keeper.answer_max * 2).min(KEEPER_ANSWER_LONGEST);
         core::mem::replace(&mut keeper.answer_max, next)

@@ -29,7 +29,7 @@ pub(super) struct MpiSide {
     /// By world that has met.
     looks: BTreeMap<u32, Look>,
     /// By world: when its processes met first.
-    met: BTreeMap<u32, Instant>,
+    first_barriers: BTreeMap<u32, Instant>,
     /// By world: barriers at which the files of its processes were looked at.
     barriers_seen: BTreeMap<u32, u64>,
     /// Worlds whose names the keepers have received.
@@ -86,7 +86,7 @@ impl MpiSide {
             life,
             server,
             looks: BTreeMap::new(),
-            met: BTreeMap::new(),
+            first_barriers: BTreeMap::new(),
             barriers_seen: BTreeMap::new(),
             named: BTreeSet::new(),
             failed: None,
@@ -181,7 +181,7 @@ impl Shell<'_> {
         }
         let barriers = mpi.server.barriers_passed(world);
         if barriers > 0 {
-            mpi.met.entry(world).or_insert_with(Instant::now);
+            mpi.first_barriers.entry(world).or_insert_with(Instant::now);
             mpi.looks.entry(world).or_insert_with(|| Look::At(Instant::now() + LOOK_AFTER));
         }
         let seen = mpi.barriers_seen.entry(world).or_default();
@@ -199,7 +199,7 @@ impl Shell<'_> {
             && member.job_rank().is_none()
         {
             mpi.looks.remove(&member.world);
-            mpi.met.remove(&member.world);
+            mpi.first_barriers.remove(&member.world);
         }
     }
 
@@ -422,7 +422,7 @@ impl Shell<'_> {
     /// Ranks that are to be saved talk over a network that is not in their images.
     pub(super) fn on_elsewhere(&mut self, elsewhere: Vec<(Member, String)>) {
         let Some((who, library)) = elsewhere.into_iter().next() else { return };
-        if self.may_be_late(who.world) {
+        if self.retry_look(who.world) {
             return;
         }
         let words = format!(
@@ -433,9 +433,9 @@ impl Shell<'_> {
     }
 
     /// A process of this world has no network yet. It may open the provider later, on a busy host: it is looked at again.
-    fn may_be_late(&mut self, world: u32) -> bool {
+    fn retry_look(&mut self, world: u32) -> bool {
         let Some(mpi) = &mut self.mpi else { return false };
-        let is_early = mpi.met.get(&world).is_some_and(|met| met.elapsed() < NETWORK_LATE_MAX);
+        let is_early = mpi.first_barriers.get(&world).is_some_and(|first| first.elapsed() < NETWORK_LATE_MAX);
         let Some(look) = mpi.looks.get_mut(&world).filter(|look| is_early && **look != Look::Last) else {
             return false;
         };

@@ -143,8 +143,8 @@ impl Shell<'_> {
     /// A keeper was started, and has not answered in time.
     pub(super) fn reconnect_late(&mut self, node: NodeIndex) {
         let host = self.keepers.name(node);
-        let had = self.keepers.answers_late(node);
-        let why = format!("it has not answered within {had:?}: another one is started");
+        let waited = self.keepers.extend_answer_time(node);
+        let why = format!("it has not answered within {waited:?}: another one is started");
         self.notify(&Notice::KeeperLost { host: &host, why: &why });
         self.reconnect(node);
     }

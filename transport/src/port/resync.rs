@@ -17,7 +17,7 @@ impl Port {
         let link = &self.links[index.0 as usize];
         let (oldest_held, next, peer) = (link.acked, link.next, link.peer);
         // R4: a number as of the peer's cut. It may have counted, and acknowledged, more since.
-        let is_past = epoch < link.peer_epoch && !self.sabotage.has(Rule::NumberOfThePast);
+        let is_past = epoch < link.peer_epoch && !self.sabotage.has(Rule::StaleResync);
         if (oldest_held..=next).contains(&peer_expected) || is_past && peer_expected < oldest_held {
             return true;
         }

@@ -1,6 +1,6 @@
-//! The places of nodes that have images: which host gets which node in a restart.
+//! Node placement: which host gets which node, in a restart of a job whose nodes have images.
 
-use launcher::Node;
+use launcher::{HERE, Node};
 use store::Manifest;
 
 use super::hosts::HostArguments;
@@ -9,55 +9,61 @@ use crate::error::CliError;
 
 /// Hosts of a restart.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Placement {
     /// In the order of the nodes' numbers; a host may have several nodes.
     pub(crate) nodes: Vec<Node>,
     /// Hosts that are left over.
     pub(crate) spares: Vec<Node>,
 }
 
-/// Puts hosts into the places of the nodes whose images a generation consists of. A host keeps its nodes; if no host is missing,
-/// one of several moves to a host without a node. A node whose host is missing gets one without a node, or the one with the fewest ranks.
+/// Assigns hosts to the nodes whose images a generation consists of. A host keeps its nodes; if no host is missing, one of several moves
+/// to a host without a node. A node whose host is missing gets one without a node, or the one with the fewest ranks.
 ///
-/// `hosts`: with the ranks that the list gives them.
-pub(crate) fn places(manifest: &Manifest, hosts: &[Node], said: &HostArguments) -> Result<Places, CliError> {
+/// `hosts`: those of `arguments`, each with its ranks if the list gives them.
+pub(crate) fn place_nodes(
+    manifest: &Manifest,
+    hosts: &[Node],
+    arguments: &HostArguments,
+) -> Result<Placement, CliError> {
     let names = manifest.nodes.join(", ");
-    let problem = |problem: String| Err(CliError::Places { problem, names: names.clone() });
+    let problem = |problem: String| Err(CliError::Placement { problem, names: names.clone() });
     // Nodes of this machine stand for hosts, of which each has one.
-    if !said.names_hosts() && hosts.len() != manifest.nodes.len() {
+    if !arguments.names_hosts() && hosts.len() != manifest.nodes.len() {
         return problem(format!("{} are named", hosts.len()));
     }
-    let shared = said.has_shares();
-    let ranks = ranks(manifest);
-    let mut loads: Vec<Load<'_>> =
-        hosts.iter().map(|host| Load { host, nodes: 0, ranks: 0, shared }).collect();
-    let places = assign(&mut loads, &manifest.nodes, &ranks);
-    if let Some(Load { host, ranks, .. }) = loads.iter().find(|load| shared && load.ranks != load.host.ranks)
-    {
+    let ranks = count_ranks(manifest);
+    let mut loads: Vec<HostLoad<'_>> =
+        hosts.iter().map(|host| HostLoad::new(host, arguments.has_shares())).collect();
+    let assigned = assign(&mut loads, &manifest.nodes, &ranks);
+    let unfit = loads.iter().find(|load| load.share.is_some() && load.excess() != 0);
+    if let Some(HostLoad { host, ranks, .. }) = unfit {
         return problem(format!(
-            "{} is given {} ranks, and has the images of {ranks}",
+            "--hosts gives {} {} ranks, and its nodes have the images of {ranks}",
             host.name(),
             host.ranks
         ));
     }
-    let here = loads.iter().find(|load| load.nodes == 0 && load.host.host.is_none());
-    if let Some(Load { host, .. }) = here {
-        return problem(format!("{} has no node, and cannot be a spare host", host.name()));
-    }
-    let at = |(place, ranks): (&usize, &u32)| Node { ranks: *ranks, ..hosts[*place].clone() };
-    let has_node = |host: &Node| loads.iter().any(|load| load.nodes > 0 && load.host.name() == host.name());
-    let spare = |load: &Load<'_>| Node { ranks: 0, domain: None, ..load.host.clone() };
-    let places = Places {
-        nodes: places.iter().zip(&ranks).map(at).collect(),
-        spares: loads.iter().filter(|load| load.nodes == 0 && !has_node(load.host)).map(spare).collect(),
+    let is_free = |load: &&HostLoad<'_>| {
+        !loads.iter().any(|other| other.has_node && other.host.name() == load.host.name())
     };
-    if said.names_hosts() {
-        places.announce(&manifest.nodes);
+    let at = |(host, ranks): (&usize, &u32)| Node { ranks: *ranks, ..hosts[*host].clone() };
+    let spare = |load: &HostLoad<'_>| Node { ranks: 0, domain: None, ..load.host.clone() };
+    let placement = Placement {
+        nodes: assigned.iter().zip(&ranks).map(at).collect(),
+        spares: loads.iter().filter(is_free).map(spare).collect(),
+    };
+    if placement.spares.iter().any(|spare| spare.host.is_none()) {
+        return problem(format!(
+            "{HERE} has no node, and cannot be a spare host, because it ends with the launcher; remove it from --hosts"
+        ));
     }
-    Ok(places)
+    if arguments.names_hosts() {
+        placement.announce(&manifest.nodes);
+    }
+    Ok(placement)
 }
 
-impl Places {
+impl Placement {
     fn announce(&self, before: &[String]) {
         for (node, before) in self.nodes.iter().zip(before).filter(|(node, before)| node.name() != **before) {
             print_message(format_args!("{} takes the place of {before}", node.name()));
@@ -73,7 +79,7 @@ impl Places {
 }
 
 /// Ranks of each node, by its images.
-fn ranks(manifest: &Manifest) -> Vec<u32> {
+fn count_ranks(manifest: &Manifest) -> Vec<u32> {
     let mut ranks = vec![0; manifest.nodes.len()];
     for image in &manifest.images {
         if let Some(ranks) = ranks.get_mut(image.node as usize) {
@@ -83,63 +89,72 @@ fn ranks(manifest: &Manifest) -> Vec<u32> {
     ranks
 }
 
-/// A host, and what it has been given.
-struct Load<'a> {
+/// A host with the nodes and ranks assigned to it.
+struct HostLoad<'a> {
     host: &'a Node,
-    nodes: usize,
+    /// Ranks that the list gives it, if it gives any.
+    share: Option<u32>,
+    has_node: bool,
     ranks: u32,
-    /// The list gives each host its ranks.
-    shared: bool,
 }
 
-impl Load<'_> {
-    /// Ranks that it has beyond those that it is to have.
+impl HostLoad<'_> {
+    fn new(host: &Node, has_share: bool) -> HostLoad<'_> {
+        HostLoad { host, share: has_share.then_some(host.ranks), has_node: false, ranks: 0 }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.host.name() == name
+    }
+
+    /// Assigned ranks beyond those of the list; negative: there is room.
     fn excess(&self) -> i64 {
-        i64::from(self.ranks) - if self.shared { i64::from(self.host.ranks) } else { 0 }
+        i64::from(self.ranks) - i64::from(self.share.unwrap_or(0))
     }
 
     fn has_room(&self, ranks: u32) -> bool {
-        !self.shared || self.excess() + i64::from(ranks) <= 0
+        self.share.is_none() || self.excess() + i64::from(ranks) <= 0
     }
 }
 
 /// The host of each node, by its index.
-fn assign(loads: &mut [Load<'_>], names: &[String], ranks: &[u32]) -> Vec<usize> {
-    let is_named = |load: &Load<'_>, name: &str| load.host.name() == name;
-    let mut places: Vec<Option<usize>> = vec![None; names.len()];
-    // A job file names a host once for each of its nodes, with the ranks of each.
-    for ((place, name), ranks) in places.iter_mut().zip(names).zip(ranks) {
-        let is_own = |load: &Load<'_>| {
-            load.nodes == 0 && load.shared && load.host.ranks == *ranks && is_named(load, name)
-        };
-        if let Some(host) = loads.iter().position(is_own) {
-            *place = Some(host);
-            (loads[host].nodes, loads[host].ranks) = (1, *ranks);
-        }
-    }
+fn assign(loads: &mut [HostLoad<'_>], names: &[String], ranks: &[u32]) -> Vec<usize> {
+    let nodes: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(ranks.iter().copied()).collect();
+    let mut hosts = vec![None; nodes.len()];
     // A node that leaves a host where its images are counts as lost until they are rebuilt: one may, if no other is lost.
-    let are_named = names.iter().all(|name| loads.iter().any(|load| is_named(load, name)));
-    let mut may_leave = are_named;
-    for may_move in [false, true] {
-        for ((place, name), ranks) in places.iter_mut().zip(names).zip(ranks) {
-            if place.is_some() {
-                continue;
-            }
-            let unused = |load: &Load<'_>| load.nodes == 0 && (may_move || is_named(load, name));
-            let again = |load: &Load<'_>| may_move && is_named(load, name) && load.has_room(*ranks);
-            let stays = loads.iter().position(again).filter(|_| !may_leave);
-            let found = stays.or_else(|| loads.iter().position(unused));
-            let found = found.or_else(|| loads.iter().position(again));
-            may_leave &= !may_move;
-            let emptiest = || (0..loads.len()).filter(|_| may_move).min_by_key(|host| loads[*host].excess());
-            if let Some(host) = found.or_else(emptiest) {
-                *place = Some(host);
-                loads[host].nodes += 1;
-                loads[host].ranks += ranks;
-            }
+    let mut may_leave = names.iter().all(|name| loads.iter().any(|load| load.is_named(name)));
+    // A job file names a host once for each of its nodes, with the ranks of each.
+    assign_rest(&mut hosts, loads, &nodes, |loads, name, ranks| {
+        loads.iter().position(|load| !load.has_node && load.is_named(name) && load.share == Some(ranks))
+    });
+    assign_rest(&mut hosts, loads, &nodes, |loads, name, _| {
+        loads.iter().position(|load| !load.has_node && load.is_named(name))
+    });
+    assign_rest(&mut hosts, loads, &nodes, |loads, name, ranks| {
+        let unused = loads.iter().position(|load| !load.has_node);
+        let former = loads.iter().position(|load| load.is_named(name) && load.has_room(ranks));
+        let leaves = core::mem::replace(&mut may_leave, false);
+        let (first, second) = if leaves { (unused, former) } else { (former, unused) };
+        let emptiest = || (0..loads.len()).min_by_key(|host| loads[*host].excess());
+        first.or(second).or_else(emptiest)
+    });
+    hosts.into_iter().flatten().collect()
+}
+
+/// Assigns the nodes, by name and ranks, that have no host yet: `choose` returns the index of one, if it has one.
+fn assign_rest(
+    hosts: &mut [Option<usize>],
+    loads: &mut [HostLoad<'_>],
+    nodes: &[(&str, u32)],
+    mut choose: impl FnMut(&[HostLoad<'_>], &str, u32) -> Option<usize>,
+) {
+    for (host, (name, ranks)) in hosts.iter_mut().zip(nodes).filter(|(host, _)| host.is_none()) {
+        *host = choose(loads, name, *ranks);
+        if let Some(host) = *host {
+            loads[host].has_node = true;
+            loads[host].ranks += ranks;
         }
     }
-    places.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -173,9 +188,9 @@ mod tests {
 
     /// Nodes as HOST:RANKS, and spare hosts behind a |.
     fn placed_at(nodes: &[&str], hosts: &str) -> Result<String, String> {
-        let said = HostArguments::read(Some(hosts), None, None, None);
-        let hosts = said.nodes_of_images(4, &Addresses::one(Ipv4Addr::LOCALHOST.into())).expect("hosts");
-        let placed = places(&manifest(nodes), &hosts, &said).map_err(|error| error.to_string())?;
+        let arguments = HostArguments::read(Some(hosts), None, None, None);
+        let hosts = arguments.nodes_of_images(4, &Addresses::one(Ipv4Addr::LOCALHOST.into())).expect("hosts");
+        let placed = place_nodes(&manifest(nodes), &hosts, &arguments).map_err(|error| error.to_string())?;
         let nodes = placed.nodes.iter().map(|node| format!("{}:{}", node.name(), node.ranks));
         let spares = placed.spares.iter().map(|node| format!("| {}:{}", node.name(), node.ranks));
         Ok(nodes.chain(spares).collect::<Vec<_>>().join(" "))
@@ -230,9 +245,12 @@ mod tests {
     #[test]
     fn hosts_that_do_not_fit_are_refused() {
         for (hosts, words) in [
-            ("a:1@10.0.0.1,b:2@10.0.0.2,c:1@10.0.0.3", "a is given 1 ranks, and has the images of 2"),
-            ("a:1@10.0.0.1,b:3@10.0.0.2", "a is given 1 ranks, and has the images of 2"),
-            ("a:1@10.0.0.1,b:1@10.0.0.2,c:1@10.0.0.3,e:1@10.0.0.4", "and has the images of"),
+            (
+                "a:1@10.0.0.1,b:2@10.0.0.2,c:1@10.0.0.3",
+                "--hosts gives a 1 ranks, and its nodes have the images of 2",
+            ),
+            ("a:1@10.0.0.1,b:3@10.0.0.2", "--hosts gives a 1 ranks, and its nodes have the images of 2"),
+            ("a:1@10.0.0.1,b:1@10.0.0.2,c:1@10.0.0.3,e:1@10.0.0.4", "and its nodes have the images of"),
             ("a@10.0.0.1,b@10.0.0.2,c@10.0.0.3,localhost@10.0.0.4", "localhost has no node"),
         ] {
             let error = placed(hosts).expect_err(hosts);
