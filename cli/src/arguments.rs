@@ -221,6 +221,9 @@ pub(crate) enum OwnCommand {
     /// Keep the ranks of a node, for the launcher at the other end of standard input and output
     #[command(name = "__keeper")]
     Keeper,
+    /// Move images of a node, for the launcher at the other end of standard input and output
+    #[command(name = "__images")]
+    Images,
     /// Be the first process of a pid namespace, for the keeper that has made it
     #[command(name = "__first")]
     First,

@@ -37,9 +37,17 @@ pub(crate) enum CliError {
     #[error("the path {path} is not UTF-8: name another folder for nodes (--node-dir)")]
     NodeDirectoryName { path: PathBuf },
     #[error(
-        "{problem}; each node of this job stores its images in its own directory, and the ranks of a node stay together. The nodes were {names}: --hosts without numbers of ranks places them on any number of hosts. Ranks can be spread differently in jobs that were begun with --parity none, and without --node-dir"
+        "{problem}; each node of this job stores its images in its own directory, and its nodes were {names}. --hosts without numbers of ranks places these nodes on any number of hosts. `stillwire restart` moves images to nodes with other numbers of ranks (--hosts HOST:RANKS,..., --nodes), but not those of a copy (--from): restart from the copy first, then once more with other numbers"
     )]
     Placement { problem: String, names: String },
+    #[error(
+        "no generation of the job can be made whole on its nodes, so its images cannot move to other ones; the lines above say what is lost. Name the hosts that have them (--hosts), or bring a copy (`stillwire restart {path} --from LOCATION`)"
+    )]
+    NotGathered { path: PathBuf },
+    #[error(
+        "the job had {nodes} nodes ({names}), and {found} are named: no generation is committed in its directory whose images could move to other ones. Name as many, or no hosts"
+    )]
+    NodesWithoutGeneration { nodes: usize, names: String, found: usize },
     #[error(
         "the job's file names `{found}` as the nodes that protect each other; expected each of {nodes} node numbers once, such as 0,2;1,3; use the build that wrote it"
     )]
@@ -229,6 +237,7 @@ impl CliError {
             CliError::ForDevelopers { .. }
             | CliError::Parity(_)
             | CliError::Placement { .. }
+            | CliError::NodesWithoutGeneration { .. }
             | CliError::NodeDirectoryName { .. }
             | CliError::NotForMpi { .. }
             | CliError::PidNamespace { .. } => Exit::Usage,

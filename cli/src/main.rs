@@ -47,6 +47,13 @@ fn serve(command: OwnCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        OwnCommand::Images => {
+            if launcher::serve_images() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
         OwnCommand::First => launcher::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),

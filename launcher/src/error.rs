@@ -93,6 +93,10 @@ pub enum LauncherError {
     Guard { error: io::Error },
     #[error("the node daemon (keeper) of {host} could not be started: {error}")]
     Keeper { host: String, error: io::Error },
+    #[error(
+        "images cannot be moved from or to {host}: {problem}. The layout of the job is as before; repeat the restart, or leave the number of ranks of each host out (--hosts a,b) to keep it"
+    )]
+    Images { host: String, problem: String },
     #[error("no rank can be started on {host}: {problem}")]
     Unfit { host: String, problem: String },
     #[error(transparent)]

@@ -18,6 +18,7 @@ mod descriptors;
 pub mod error;
 mod flush;
 mod guard;
+mod image_server;
 pub mod input;
 mod keeper;
 pub mod key;
@@ -73,6 +74,7 @@ pub use addresses::Addresses;
 pub use coordinator::run;
 pub use flush::{Directories, Fetch, Flush, SoFar};
 pub use guard::watch as guard_node;
+pub use image_server::{ImageNode, ImageServer, serve_images};
 pub use keeper::keep as keep_node;
 pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
@@ -204,6 +206,10 @@ pub enum Purpose {
     Run,
     /// To rebuild lost data of nodes; no rank is started.
     Repair,
+    /// To make the newest restorable generation whole on its nodes, before its images move to those of another layout; no rank is started.
+    Gather,
+    /// To protect the newest generation, whose images have come to these nodes from another layout; no rank is started.
+    Protect,
 }
 
 impl Plan {

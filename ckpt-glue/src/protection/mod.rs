@@ -5,6 +5,7 @@
 
 pub mod late;
 pub mod nodes;
+pub mod relayout;
 pub mod restore;
 pub mod verdict;
 

@@ -16,6 +16,8 @@ pub struct Terms {
     pub is_repair: bool,
     /// A copy of this generation lies outside the nodes.
     pub copied: Option<GenerationId>,
+    /// No life begins: the nodes protect this generation, if its images are whole and nothing protects them in this layout (R34).
+    pub protects: Option<GenerationId>,
 }
 
 /// A verdict after which nothing more of the generation is rebuilt before the life begins.

@@ -206,8 +206,12 @@ impl HostArguments {
         let hosts = if says_where { self } else { before };
         // A host that has ranks now was a spare host before.
         let is_free = |spare: &HostArgument| !hosts.hosts.iter().any(|host| host.name == spare.name);
-        let spare_hosts =
-            if names_spares { spare_hosts } else { spare_hosts.into_iter().filter(is_free).collect() };
+        // Spare hosts take the place of other hosts, of which there may be none any more.
+        let has_others = hosts.hosts.iter().any(|host| host.name != HERE);
+        let spare_hosts = match names_spares {
+            true => spare_hosts,
+            false => spare_hosts.into_iter().filter(|spare| has_others && is_free(spare)).collect(),
+        };
         HostArguments { remote_shell, domains, spare_hosts, spares, on_host_loss, node_timeout, ..hosts }
     }
 
@@ -253,6 +257,32 @@ impl HostArguments {
     /// Whether it gives the number of ranks of each host.
     pub(crate) fn has_shares(&self) -> bool {
         self.hosts.iter().any(|host| host.ranks.is_some())
+    }
+
+    /// The hosts that have ranks.
+    pub(crate) fn placed_names(&self) -> Vec<&str> {
+        let placed = self.hosts.len().saturating_sub(self.spares.unwrap_or_default());
+        self.hosts[..placed].iter().map(|host| host.name.as_str()).collect()
+    }
+
+    /// These hosts and their ranks, at the addresses that these options or the ones before give them.
+    pub(crate) fn with_hosts<'a>(
+        &self,
+        before: &HostArguments,
+        hosts: impl Iterator<Item = (&'a str, u32)>,
+    ) -> HostArguments {
+        let known = || self.hosts.iter().chain(&before.hosts);
+        let host = |(name, ranks): (&str, u32)| HostArgument {
+            name: name.to_owned(),
+            ranks: Some(ranks),
+            addresses: known().find(|host| host.name == name).and_then(|host| host.addresses.clone()),
+        };
+        HostArguments {
+            hosts: hosts.map(host).collect(),
+            remote_shell: self.remote_shell.clone().or_else(|| before.remote_shell.clone()),
+            node_timeout: self.node_timeout,
+            ..HostArguments::default()
+        }
     }
 
     /// The nodes of a job with so many ranks. `bind`: where ranks receive that run here, unless the list gives an address.

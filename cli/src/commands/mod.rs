@@ -21,6 +21,7 @@ pub(crate) mod outcome;
 mod printer;
 mod progress;
 pub(crate) mod protection;
+mod relayout;
 pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;

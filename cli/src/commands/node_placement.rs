@@ -25,6 +25,22 @@ pub(crate) fn place_nodes(
     hosts: &[Node],
     arguments: &HostArguments,
 ) -> Result<Placement, CliError> {
+    let mut placement = find(manifest, hosts, arguments)?;
+    if arguments.names_hosts() {
+        placement.announce(&manifest.nodes);
+    }
+    if placement.stays_here() {
+        placement.spares.clear();
+    }
+    Ok(placement)
+}
+
+/// Whether the nodes fit these hosts.
+pub(crate) fn fits(manifest: &Manifest, hosts: &[Node], arguments: &HostArguments) -> bool {
+    find(manifest, hosts, arguments).is_ok()
+}
+
+fn find(manifest: &Manifest, hosts: &[Node], arguments: &HostArguments) -> Result<Placement, CliError> {
     let names = manifest.nodes.join(", ");
     let problem = |problem: String| Err(CliError::Placement { problem, names: names.clone() });
     // Nodes of this machine stand for hosts, of which each has one.
@@ -57,29 +73,35 @@ pub(crate) fn place_nodes(
             "{HERE} has no node, and cannot be a spare host, because it ends with the launcher; remove it from --hosts"
         ));
     }
-    if arguments.names_hosts() {
-        placement.announce(&manifest.nodes);
-    }
     Ok(placement)
 }
 
 impl Placement {
+    /// All nodes are on this host, which ends with the launcher: no other one can take its place.
+    fn stays_here(&self) -> bool {
+        self.nodes.iter().all(|node| node.host.is_none())
+    }
+
     fn announce(&self, before: &[String]) {
         for (node, before) in self.nodes.iter().zip(before).filter(|(node, before)| node.name() != **before) {
             print_message(format_args!("{} takes the place of {before}", node.name()));
         }
         for spare in &self.spares {
-            print_message(format_args!(
-                "{} is a spare host: the job has {} nodes, and the ranks of each stay together",
-                spare.name(),
-                self.nodes.len()
-            ));
+            let (host, nodes) = (spare.name(), self.nodes.len());
+            match self.stays_here() {
+                false => print_message(format_args!(
+                    "{host} is a spare host: the job has {nodes} nodes; with the ranks of each host (HOST:RANKS), --hosts spreads them over all hosts"
+                )),
+                true => print_message(format_args!(
+                    "{host} is not used: all nodes of the job stay on {HERE}; with the ranks of each host (HOST:RANKS), --hosts spreads them over all hosts"
+                )),
+            }
         }
     }
 }
 
 /// Ranks of each node, by its images.
-fn count_ranks(manifest: &Manifest) -> Vec<u32> {
+pub(crate) fn count_ranks(manifest: &Manifest) -> Vec<u32> {
     let mut ranks = vec![0; manifest.nodes.len()];
     for image in &manifest.images {
         if let Some(ranks) = ranks.get_mut(image.node as usize) {

@@ -22,7 +22,7 @@ use crate::error::CliError;
 pub(crate) struct ProtectionArguments {
     /// How nodes protect each other's images, so that those of a lost node can be rebuilt: xor, rs:K+M, partner or none [default with checkpoints: xor, partner for two nodes, none for one].
     ///
-    /// xor: one node of a group may be lost. rs:K+M: M of K+M nodes may be lost. partner: each node keeps a copy of another node's images. With any of these, each node has its own directory, and its ranks stay together in every restart. With none, and without --node-dir, all nodes use the job's directory, which their hosts must share; a restart may then spread ranks differently.
+    /// xor: one node of a group may be lost. rs:K+M: M of K+M nodes may be lost. partner: each node keeps a copy of another node's images. With any of these, each node has its own directory; a restart with other ranks for each host moves images. With none, and without --node-dir, all nodes use the job's directory, which their hosts must share; a restart may then spread ranks differently without that.
     #[arg(long, value_name = "SCHEME")]
     pub(crate) parity: Option<Scheme>,
     /// Folder on the nodes' own disks, in which each node writes the images of its ranks [default unless --parity is none: DIR/nodes; with other hosts stillwire in the user's state folder of each, $XDG_STATE_HOME or ~/.local/state].

@@ -25,6 +25,7 @@ use super::hosts::HostArguments;
 use super::node_placement::{Placement, place_nodes};
 use super::progress::Progress;
 use super::protection;
+use super::relayout;
 use super::run::{
     RunDirectory, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
 };
@@ -39,6 +40,7 @@ pub(crate) fn restart(
     json: bool,
     detached: Option<&DetachedLauncher>,
 ) -> Result<Exit, CliError> {
+    relayout::change_layout(&arguments, json)?;
     let (plan, place) = prepare(&arguments, Purpose::Run)?;
     if let Some(detached) = detached {
         if plan.input.has_terminal {
@@ -62,9 +64,12 @@ pub(crate) fn prepare(
         None => None,
     };
     let generation = brought.as_ref().map(|brought| GenerationArgument::Whole(brought.generation));
-    let (mut directory, file) = open_job(&arguments.directory)?;
+    let (mut directory, mut file) = open_job(&arguments.directory)?;
     let path = arguments.directory.canonicalize()?;
     let lock = lock(&Directory::open(&path)?, &path)?;
+    if relayout::complete(&path)? {
+        (directory, file) = open_job(&arguments.directory)?;
+    }
     let encryption = arguments.key.encryption_as_before(&file, purpose == Purpose::Run)?;
     let key = encryption.as_ref().and_then(Encryption::image_key);
     directory = directory.encrypted(key);
@@ -181,7 +186,16 @@ fn place(
             "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
         ));
     }
-    Ok(Placement { nodes: hosts.nodes(file.ranks, bind)?, spares })
+    let nodes = hosts.nodes(file.ranks, bind)?;
+    if protection::is_in(file) {
+        let Settings { hosts: before, bind, .. } = read_settings(file)?;
+        let before = before.nodes(file.ranks, &bind)?;
+        if before.len() != nodes.len() {
+            let names = before.iter().map(Node::name).collect::<Vec<_>>().join(", ");
+            return Err(CliError::NodesWithoutGeneration { nodes: before.len(), names, found: nodes.len() });
+        }
+    }
+    Ok(Placement { nodes, spares })
 }
 
 /// The program of the ranks.
@@ -227,7 +241,7 @@ fn flush(
 ) -> Result<Option<Flush>, CliError> {
     let flush = match purpose {
         Purpose::Run => arguments.flush.or_as_before(file, arguments.sign.copy_key(&arguments.key)?)?,
-        Purpose::Repair => None,
+        Purpose::Repair | Purpose::Gather | Purpose::Protect => None,
     };
     let has_copies = arguments.from.is_some() || flush.is_some();
     if arguments.sign.is_named() && !has_copies {
@@ -399,7 +413,7 @@ fn choose(
 
 /// The same for a job whose images lie on its nodes. Nodes may have records that are damaged or lost here, and are asked for them before a life is
 /// decided (R28).
-fn choose_on_nodes(
+pub(crate) fn choose_on_nodes(
     directory: &mut JobDirectory<Directory>,
     argument: Option<GenerationArgument>,
 ) -> Result<(Beginning, BTreeSet<GenerationId>), CliError> {
@@ -437,7 +451,7 @@ fn looked_at(progress: &console::Progress, generation: GenerationId, images: u32
 }
 
 /// The manifest of the named generation, if the job's own records have it; otherwise that of the newest committed one.
-fn beginning_manifest(
+pub(crate) fn beginning_manifest(
     directory: &mut JobDirectory<Directory>,
     beginning: Beginning,
 ) -> Result<Option<Manifest>, CliError> {

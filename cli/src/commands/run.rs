@@ -508,7 +508,7 @@ pub(crate) fn lock(storage: &Directory, path: &Path) -> Result<DirectoryLock, Cl
 }
 
 /// Where ranks run, for a restart without options of its own.
-fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
+pub(crate) fn write_places(nodes: &[Node], settings: &mut BTreeMap<String, String>) {
     settings.extend(hosts::write_domains(nodes).map(|domains| (setting::DOMAINS.to_owned(), domains)));
     if let Some(hosts) = launcher::write_places(nodes) {
         settings.insert(setting::HOSTS.to_owned(), hosts);

@@ -40,6 +40,7 @@ mod page_damage;
 mod programs;
 mod rail;
 mod record_repair;
+mod relayout;
 mod remote_words;
 mod requests;
 mod restart;

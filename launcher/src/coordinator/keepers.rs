@@ -197,7 +197,7 @@ impl Keepers {
         let Some(keeper) = self.all.get_mut(&node) else { return Ok(()) };
         let place = &keeper.place;
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
-        let mut command = command(place)?;
+        let mut command = node_command(place, "__keeper")?;
         for name in withheld(plan) {
             command.env_remove(name);
         }
@@ -342,8 +342,8 @@ impl Keepers {
     }
 }
 
-/// The command that starts a keeper: this program, here or behind a remote shell.
-fn command(node: &Node) -> Result<Command, LauncherError> {
+/// The command that starts a process on a node's host: this program, here or behind a remote shell.
+pub(crate) fn node_command(node: &Node, process: &str) -> Result<Command, LauncherError> {
     let program =
         std::env::current_exe().map_err(|error| LauncherError::Keeper { host: node.name(), error })?;
     let mut command = match &node.host {
@@ -355,7 +355,7 @@ fn command(node: &Node) -> Result<Command, LauncherError> {
             command
         }
     };
-    command.arg("__keeper");
+    command.arg(process);
     Ok(command)
 }
 

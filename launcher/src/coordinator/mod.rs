@@ -58,6 +58,7 @@ use generation_copies::Copying;
 use input::Input;
 use job_end::End;
 use keepers::Keepers;
+pub(super) use keepers::node_command;
 use mpi::MpiSide;
 use nodes::Nodes;
 use pending_commit::PendingCommit;

@@ -7,7 +7,7 @@ pub mod lives;
 mod root;
 pub(crate) mod wire;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ckpt_glue::names::NodeIndex;
 use serde::Serialize;
@@ -20,6 +20,14 @@ use wire::Membership;
 
 /// The node of a directory in which no images are looked for.
 pub const NO_NODE: u32 = u32::MAX;
+
+/// A file in the directory of a node of a former layout: the job goes on in another one, and no life begins from here (R34).
+pub(crate) const LEFT: &str = "left";
+
+/// Whether the job has left this directory for another layout.
+pub(crate) fn is_left(directory: &Path) -> bool {
+    directory.join(LEFT).exists()
+}
 
 /// Directories of the nodes' own.
 #[derive(Clone, Debug)]
@@ -107,7 +115,7 @@ pub struct Repairs {
     pub chosen: Option<String>,
     /// Every member of every group holds its protection data.
     #[serde(skip)]
-    pub(crate) protected: bool,
+    pub protected: bool,
     /// The verdict on each generation that was looked at, the newest first.
     pub kept: Vec<GenerationOutcome>,
     /// Data that was rebuilt.

@@ -55,6 +55,33 @@ impl NodeRoot {
         }
     }
 
+    /// The number of the layout of ranks to nodes in it: 1, until a restart has changed that.
+    pub fn layout(&self) -> u32 {
+        self.numbered().1
+    }
+
+    /// The root of another layout of the same job: a crash while images move leaves the former one untouched.
+    pub fn with_layout(&self, layout: u32) -> NodeRoot {
+        let name = |name: &str| if layout > 1 { format!("{name}.{layout}") } else { name.to_owned() };
+        let (name, is_state) = (name(&self.numbered().0), matches!(self, NodeRoot::State(_)));
+        if is_state { NodeRoot::State(name) } else { NodeRoot::Path(name.into()) }
+    }
+
+    /// The root of the first layout, and the number of this one.
+    fn numbered(&self) -> (String, u32) {
+        let text = match self {
+            NodeRoot::Path(path) => path.to_string_lossy().into_owned(),
+            NodeRoot::State(folder) => folder.clone(),
+        };
+        let number = |digits: &str| {
+            digits.parse().ok().filter(|layout: &u32| *layout > 1 && layout.to_string() == digits)
+        };
+        match text.rsplit_once('.').and_then(|(first, digits)| Some((first.to_owned(), number(digits)?))) {
+            Some(numbered) => numbered,
+            None => (text, 1),
+        }
+    }
+
     /// Whether it lies in the job's directory.
     pub fn is_in(&self, directory: &Path) -> bool {
         matches!(self, NodeRoot::Path(path) if Path::new(path).starts_with(directory))
@@ -116,6 +143,22 @@ mod tests {
             assert_eq!(found(Some(odd), Some(odd), Some(odd)), None, "{odd}");
         }
         assert_eq!(found(None, None, None), None);
+    }
+
+    #[test]
+    fn each_layout_has_a_root_of_its_own() {
+        for (first, second) in [
+            (NodeRoot::State("00ff".to_owned()), "state:00ff.2"),
+            (NodeRoot::Path("/a.b/stillwire-00ff".into()), "/a.b/stillwire-00ff.2"),
+        ] {
+            assert_eq!(first.layout(), 1);
+            let other = first.with_layout(2);
+            assert_eq!((other.emit().as_str(), other.layout()), (second, 2));
+            assert_eq!((other.with_layout(3).layout(), other.with_layout(1)), (3, first));
+        }
+        for first in ["/a.2/nodes", "/jobs/x.02", "/jobs/x.1", "nodes."] {
+            assert_eq!(NodeRoot::Path(first.into()).layout(), 1, "{first}");
+        }
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl<S: Storage> JobDirectory<S> {
         Ok(kept)
     }
 
-    fn remove_generation(
+    pub(super) fn remove_generation(
         &mut self,
         generation: GenerationId,
         progress: &mut dyn FnMut(),

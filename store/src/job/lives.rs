@@ -246,7 +246,7 @@ impl<S: Storage> JobDirectory<S> {
                     lives.directories.push(life);
                     life.counter
                 }
-                TopLevelEntry::Other => continue,
+                TopLevelEntry::Layout(_) | TopLevelEntry::Other => continue,
             };
             lives.counter_max = lives.counter_max.max(counter);
         }

@@ -23,6 +23,7 @@ mod collect;
 mod commit;
 mod lives;
 pub(crate) mod names;
+mod relayout;
 mod scan;
 mod take_over;
 mod verify;
@@ -124,6 +125,12 @@ impl<S: Storage> JobDirectory<S> {
     #[must_use]
     pub fn image_path(&self, generation: GenerationId, rank: Rank) -> String {
         names::in_generation(generation, &names::image(rank))
+    }
+
+    /// Path of the base of a rank's image, which only a delta has.
+    #[must_use]
+    pub fn base_path(&self, generation: GenerationId, rank: Rank) -> String {
+        names::in_generation(generation, &names::base(rank))
     }
 
     /// Begins a rank's image; Call [`JobDirectory::begin_generation`] before, in any process. The writer takes this

@@ -4,6 +4,7 @@
 //! job                                        the job's settings
 //! decision-00000002                          life 2 and the generation that it starts from
 //! end-00000002                               life 2 has finished the job
+//! layout-00000002                            the manifest with which the second layout of ranks to nodes begins
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
 //!     rank-00000000.image                    one per rank; with .tmp behind it while it is written
@@ -48,6 +49,10 @@ pub(super) fn decision(counter: u32) -> String {
 
 pub(super) fn end(counter: u32) -> String {
     format!("end-{counter:08}")
+}
+
+pub(super) fn layout(layout: u32) -> String {
+    format!("layout-{layout:08}")
 }
 
 /// A decision while it is written; the nonce keeps two deciders from writing one file.
@@ -102,6 +107,8 @@ pub(super) enum TopLevelEntry {
     /// Left by a decider that did not come to the end, or is not there yet.
     DecisionTemporary(u32),
     Life(Life),
+    /// The manifest with which a layout begins.
+    Layout(u32),
     Other,
 }
 
@@ -114,6 +121,9 @@ pub(super) fn parse_top_level(name: &str) -> TopLevelEntry {
             _ if tail.ends_with(TEMPORARY) => TopLevelEntry::DecisionTemporary(counter),
             _ => TopLevelEntry::Other,
         };
+    }
+    if let Some(layout) = name.strip_prefix("layout-").and_then(padded) {
+        return TopLevelEntry::Layout(layout);
     }
     let parts = name.strip_prefix("life-").and_then(|rest| rest.split_once('-'));
     let found = parts.and_then(|(counter, nonce)| {
@@ -185,6 +195,7 @@ mod tests {
                 parse_top_level(&decision_temporary(of_name)),
                 TopLevelEntry::DecisionTemporary(counter)
             );
+            assert_eq!(parse_top_level(&layout(counter)), TopLevelEntry::Layout(counter));
             assert_eq!(parse_epoch(&epoch(Epoch(counter))), Some(Epoch(counter)));
             let name = image(Rank(counter));
             assert_eq!(parse_generation_entry(&name), GenerationEntry::Image(Rank(counter)));
@@ -197,9 +208,14 @@ mod tests {
 
     #[test]
     fn other_names_are_nobody_s() {
-        for name in
-            ["life-1-00", "life-00000001-DEADBEEFDEADBEEF", "decision-1", "decision-00000001x", "notes"]
-        {
+        for name in [
+            "life-1-00",
+            "life-00000001-DEADBEEFDEADBEEF",
+            "decision-1",
+            "decision-00000001x",
+            "layout-2",
+            "notes",
+        ] {
             assert_eq!(parse_top_level(name), TopLevelEntry::Other, "{name}");
         }
         for name in

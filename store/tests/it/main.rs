@@ -17,6 +17,7 @@ mod protect;
 mod protect_crash;
 mod record_repair;
 mod records;
+mod relayout;
 mod roots;
 mod sabotage;
 mod scrub;

@@ -182,6 +182,11 @@ impl<D> Nodes<D> {
         if self.is_leaving {
             return;
         }
+        if let Some(generation) = self.restoring.as_ref().and_then(|restoring| restoring.terms().protects) {
+            self.rounds.clear();
+            self.sealing = Sealing::Idle;
+            return self.abandon(generation, Refusal::GONE);
+        }
         if let Some(restoring) = &mut self.restoring {
             restoring.lose_keeper();
             if restoring.withdraw() {

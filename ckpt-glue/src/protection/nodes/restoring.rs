@@ -51,7 +51,7 @@ impl Restoring {
         core::mem::take(&mut self.is_chosen)
     }
 
-    fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> Terms {
         self.survey.terms
     }
 
@@ -148,7 +148,9 @@ impl<D> Nodes<D> {
     fn open_protectors(&mut self, now: Instant) {
         let Some(Restoring { survey, .. }) = &mut self.restoring else { return };
         survey.nonce = survey.nonce.wrapping_add(1);
-        let life = Life { counter: survey.counter, nonce: survey.nonce };
+        let to_come = Life { counter: survey.counter, nonce: survey.nonce };
+        // Only members of its own life protect a generation. Once: if a keeper is lost then, it stays unprotected.
+        let life = survey.terms.protects.map_or(to_come, |generation| generation.life);
         self.ask_all(now, Question::Open(life), Some(self.settings.times.answer));
     }
 
@@ -212,7 +214,7 @@ impl<D> Nodes<D> {
                 let silent = self.settings.times.fetch_silent;
                 self.ask(now, Question::Fetch(generation), Some(silent), &nodes);
             }
-            Choice::Begin { from, is_protected } => self.begin_life(from, is_protected),
+            Choice::Begin { from, is_protected } => self.begin_life(now, from, is_protected),
         }
     }
 
@@ -249,10 +251,9 @@ impl<D> Nodes<D> {
 
     /// Rebuilding and bringing take their time, and their progress is reported. They end, for no protector waits for ever.
     pub(super) fn report_progress(&mut self, now: Instant) {
-        let is_under_way = self
-            .rounds
-            .iter()
-            .any(|round| matches!(round.question, Question::Repair(_) | Question::Fetch(_)));
+        let is_under_way = self.rounds.iter().any(|round| {
+            matches!(round.question, Question::Repair(_) | Question::Fetch(_) | Question::Protect(..))
+        });
         let every = self.settings.times.progress_every;
         let Some(restoring) = &mut self.restoring else { return };
         if restoring.progress.is_none_or(|due| due > now) {
@@ -281,7 +282,21 @@ impl<D> Nodes<D> {
         older
     }
 
-    fn begin_life(&mut self, from: Option<GenerationId>, is_protected: bool) {
+    /// The generation that the nodes are to protect before any life begins from it, if they can.
+    fn to_protect(&self, from: Option<GenerationId>, is_protected: bool) -> Option<GenerationId> {
+        let restoring = self.restoring.as_ref().filter(|_| !is_protected && self.has_groups())?;
+        let wanted = restoring.terms().protects.filter(|_| restoring.plan.can_rebuild());
+        wanted.filter(|wanted| from == Some(*wanted))
+    }
+
+    fn begin_life(&mut self, now: Instant, from: Option<GenerationId>, is_protected: bool) {
+        if let Some(generation) = self.to_protect(from, is_protected) {
+            let progress = now + self.settings.times.progress_every;
+            if let Some(restoring) = &mut self.restoring {
+                restoring.progress = Some(progress);
+            }
+            return self.begin_sealing(now, generation, Vec::new());
+        }
         let Some(mut restoring) = self.restoring.take() else { return };
         restoring.is_chosen = true;
         let older = match from.filter(|_| !restoring.terms().is_repair) {

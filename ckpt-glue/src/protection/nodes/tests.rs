@@ -109,11 +109,15 @@ impl Job {
 
     /// The number of the question.
     fn survey(&mut self, epochs: &[u32]) -> u64 {
+        self.survey_for(epochs, Terms::default())
+    }
+
+    fn survey_for(&mut self, epochs: &[u32], terms: Terms) -> u64 {
         let survey = Survey {
             counter: 2,
             nonce: 9,
             generations: epochs.iter().copied().map(generation).collect(),
-            terms: Terms::default(),
+            terms,
             is_first: false,
         };
         let outputs = self.feed(Input::Survey(survey));
@@ -350,4 +354,40 @@ fn a_node_that_could_not_write_a_decision_down_is_sent_it_again() {
     let outputs = job.answer_with(decide, 1, Err(refusal(Refusal::NO_ROOM)));
     assert_eq!(outputs.last(), Some(&Output::DecisionNoted(life)));
     assert_eq!(job.feed(Input::CheckpointFailed), [Output::Remind(nodes(&[1]))]);
+}
+
+/// Three nodes to which the images of generation 1 have moved. The number of the question that is open.
+fn moved() -> (Job, u64) {
+    let mut job = Job::new();
+    let survey = job.survey_for(&[1], Terms { protects: Some(generation(1)), ..Terms::default() });
+    let bare = Found { is_whole: false, ..whole() };
+    job.answer_survey(survey, [vec![bare.clone()], vec![bare.clone()], vec![bare]]);
+    // Members of its own life protect a generation.
+    let (outputs, life) = (job.read_records(), generation(1).life);
+    let open = number(&outputs, Question::Open(life), &ALL);
+    let outputs = job.answer(open, &ALL);
+    let meet = number(&outputs, Question::Meet(life), &ALL);
+    let outputs = job.answer(meet, &ALL);
+    let protect = number(&outputs, Question::Protect(generation(1), None), &ALL);
+    (job, protect)
+}
+
+// R34
+#[test]
+fn a_moved_generation_is_protected_and_no_life_begins() {
+    let (mut job, protect) = moved();
+    assert_eq!(job.wait(200), [Output::Busy { counter: 2 }]);
+    let answers = ALL.map(|node| (NodeIndex(node), node)).into();
+    let protected = Output::Protected { generation: generation(1), images: Vec::new(), answers };
+    assert_eq!(job.answer(protect, &ALL), [protected]);
+}
+
+#[test]
+fn a_moved_generation_whose_node_is_lost_or_refuses_stays_unprotected() {
+    let given_up =
+        |errno| [Output::Abandon(generation(1)), Output::NotProtected { generation: generation(1), errno }];
+    let (mut job, _) = moved();
+    assert_eq!(job.feed(Input::KeeperLost(NodeIndex(1))), given_up(Refusal::GONE));
+    let (mut job, protect) = moved();
+    assert_eq!(job.answer_with(protect, 1, Err(refusal(5)))[1..], given_up(5));
 }

@@ -24,7 +24,6 @@ use nix::errno::Errno;
 use store::protect::Group;
 use transport::Life;
 
-use super::super::Plan;
 use super::super::flush::wire::CopyAccess;
 use super::super::limits::{COPY_SILENT_MAX, LATE_ANSWER_MAX, NODE_ANSWER_MAX, REPAIR_NEWS_EVERY};
 use super::super::nodes::Repairs;
@@ -32,6 +31,7 @@ use super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::requests::NodeEffort;
 use super::super::storage::Records;
 use super::super::wire::{Frame, ToKeeper};
+use super::super::{Plan, Purpose};
 use super::Shell;
 use survey::PendingSurvey;
 
@@ -141,6 +141,14 @@ impl Shell<'_> {
             Output::Withdraw { counter } => self.feed_job(job::Input::StoreWithdrawn { counter }),
             Output::Begin { life, from, is_protected } => self.begin_from(life, from, is_protected),
             Output::DecisionNoted(life) => self.feed_job(job::Input::DecisionDurable { life }),
+            Output::Protected { .. } | Output::NotProtected { .. }
+                if self.plan.purpose == Purpose::Protect =>
+            {
+                if let (Some(nodes), Output::Protected { .. }) = (&mut self.nodes, &output) {
+                    nodes.repairs.protected = true;
+                }
+                self.stop();
+            }
             Output::Protected { generation, images, answers } => {
                 if !answers.is_empty() {
                     let effort = |(node, done): (&NodeIndex, &NodeDone)| match done {

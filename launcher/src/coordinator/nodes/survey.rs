@@ -52,7 +52,8 @@ impl Shell<'_> {
         let survey =
             PendingSurvey { counter, records, offered: Default::default(), is_repairing_records: false };
         let generations = survey.generations();
-        let (terms, is_first) = (self.terms(), self.job.status().life.is_none());
+        let newest = survey.generations().first().copied();
+        let (terms, is_first) = (self.terms(newest), self.job.status().life.is_none());
         if let Some(nodes) = &mut self.nodes {
             nodes.survey = Some(survey);
             nodes.repairs = Repairs::default();
@@ -82,11 +83,12 @@ impl Shell<'_> {
         own.is_none().then_some(named)
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(&self, newest: Option<GenerationId>) -> Terms {
         Terms {
             named: self.named_beginning(),
             is_repair: self.plan.purpose == Purpose::Repair,
             copied: self.plan.fetch.as_ref().map(|fetch| fetch.generation),
+            protects: newest.filter(|_| self.plan.purpose == Purpose::Protect),
         }
     }
 
@@ -152,7 +154,7 @@ impl Shell<'_> {
         nodes.manifests = records.manifests.iter().map(|(manifest, _)| manifest.clone()).collect();
         nodes.repairs.chosen = newest.map(|generation| generation.to_string());
         nodes.repairs.protected = is_protected;
-        if self.plan.purpose == Purpose::Repair {
+        if self.plan.purpose != Purpose::Run {
             return self.stop();
         }
         if let Some(named) = self.named_beginning().filter(|named| newest != Some(*named)) {

@@ -1,12 +1,13 @@
 //! Work in a node's own directory: it takes over records of the job, looks at generations, and removes them.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::protection::nodes::{Found, Refusal};
+use ckpt_glue::protection::relayout::former_layouts;
 use copies::{Copies, CopyError, Report};
 use nix::errno::Errno;
 use store::job::{Damage, Depth, GenerationState};
@@ -22,6 +23,7 @@ use super::super::super::flush::wire::CopyAccess;
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
 use super::super::super::nodes::wire::{Known, Membership, NodeDone, NodeTask};
+use super::super::super::nodes::{NodeRoot, is_left};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copy_parts::News;
@@ -96,6 +98,9 @@ impl Disk {
                     let target = copies.open().map_err(not_copied)?;
                     Copies::new(&*target, self.job, None).see_sign(sign).map_err(not_copied)?;
                 }
+                if is_left(&self.path) {
+                    return Err(left(&self.path));
+                }
                 let mut directory = self.make()?;
                 match directory.adopt_decisions(&decisions) {
                     Ok(()) => {}
@@ -133,6 +138,9 @@ impl Disk {
             NodeTask::Commit(manifest) => self.open()?.replicate(&manifest)?,
             NodeTask::Collect { life, keep, kept } => {
                 self.behind_the_program()?.collect_telling(life, keep, &kept, &mut || progress.made())?;
+                if kept.iter().any(|generation| generation.life == life) {
+                    self.remove_former_roots();
+                }
             }
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;
@@ -175,6 +183,16 @@ impl Disk {
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
+    }
+
+    /// A generation of this layout is committed, so nobody needs the images of former ones (R34). One that cannot be removed only takes room.
+    fn remove_former_roots(&self) {
+        let Some(root) = self.path.parent().map(|root| NodeRoot::Path(root.into())) else { return };
+        for layout in former_layouts(root.layout()) {
+            if let Ok(former) = root.with_layout(layout).here() {
+                let _ = std::fs::remove_dir_all(former);
+            }
+        }
     }
 
     /// Other nodes that have a directory where this one has its own.
@@ -272,6 +290,15 @@ fn known_besides(
 
 fn not_copied(error: CopyError) -> Refusal {
     Refusal { errno: Errno::EIO as u32, why: error.to_string() }
+}
+
+/// R34: its images are part of a state of the job that another layout has taken over.
+fn left(path: &Path) -> Refusal {
+    let path = path.display();
+    let why = format!(
+        "the job goes on in another layout of its ranks, and has left {path}: name the job's directory with which it ran last"
+    );
+    Refusal { errno: Errno::ESTALE as u32, why }
 }
 
 /// It knows of lives that the launcher does not.

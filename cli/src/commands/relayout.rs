@@ -1,0 +1,410 @@
+//! Another layout of the ranks: a restart that gives hosts other numbers of ranks than their nodes have images (R34).
+//!
+//! 1. The newest generation that can be restored is made whole on the nodes of the former layout, by keepers and R28; no life begins.
+//! 2. Its images move to the nodes of the new layout, while the locks of all nodes of both are held. The job file then names the new layout.
+//! 3. The new nodes protect it. The restart goes on as any other one.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::relayout::{
+    ImageMove, Interrupted, image_moves, interrupted, left_places, source_hosts,
+};
+use launcher::nodes::{NO_NODE, groups_over};
+use launcher::registry::Registration;
+use launcher::{
+    HERE, ImageNode, ImageServer, Node, NodeRoot, Outcome, OwnDirectories, Plan, Purpose, former_host, text,
+};
+use store::job::TakenFile;
+use store::protect::Scheme;
+use store::record::ManifestImage;
+use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest};
+use transport::JobId;
+
+use super::hosts::HostArguments;
+use super::node_placement::{count_ranks, fits};
+use super::progress::Progress;
+use super::restart::{beginning_manifest, choose_on_nodes, open_job, prepare};
+use super::run::{Settings, close, lock, read_settings, setting, write_places};
+use super::{print_message, progress_of, protection};
+use crate::arguments::RestartArguments;
+use crate::error::CliError;
+
+/// Images that are moved at the same time.
+const MOVES_MAX: usize = 16;
+
+/// Changes the layout, if these options ask for another one.
+pub(crate) fn change_layout(arguments: &RestartArguments, json: bool) -> Result<(), CliError> {
+    // A copy is brought to the nodes that its records name.
+    if arguments.from.is_some() || !(arguments.hosts.has_shares() || arguments.hosts.nodes.is_some()) {
+        return Ok(());
+    }
+    let Some(change) = Change::wanted(arguments)? else { return Ok(()) };
+    let gathering = RestartArguments {
+        directory: arguments.directory.clone(),
+        generation: arguments.generation,
+        hosts: change.sources.clone(),
+        bind: arguments.bind.clone(),
+        // The job is announced when it goes on.
+        quiet: true,
+        ..RestartArguments::default()
+    };
+    let is_quiet = arguments.quiet || json;
+    let (plan, place) = prepare(&gathering, Purpose::Gather)?;
+    let outcome = without_ranks(&plan, is_quiet, json)?;
+    let chosen = outcome.repairs.chosen.as_deref();
+    let chosen = chosen.and_then(|chosen| plan_generation(&plan, chosen).transpose()).transpose()?;
+    let generation = chosen.ok_or_else(|| CliError::NotGathered { path: place.path.clone() })?;
+    Move::new(&plan, change, generation)?.perform(is_quiet)?;
+    drop(place);
+    protect(arguments, is_quiet, json)
+}
+
+/// The generation of this name, which is committed.
+fn plan_generation(plan: &Plan, name: &str) -> Result<Option<GenerationId>, CliError> {
+    let (directory, _) = JobDirectory::open(Directory::open(&plan.directory)?)?;
+    let generations = directory.on_node(NO_NODE).generations()?;
+    Ok(generations.into_iter().map(|found| found.id).find(|id| id.to_string() == name))
+}
+
+/// Runs keepers that start no rank.
+fn without_ranks(plan: &Plan, is_quiet: bool, json: bool) -> Result<Outcome, CliError> {
+    let mut progress = Progress::new(plan.ranks, is_quiet, json)?;
+    let registration = Registration::create(plan)?;
+    let outcome = launcher::run(plan, &registration, &mut progress)?;
+    drop(registration);
+    close(&mut progress);
+    Ok(outcome)
+}
+
+/// The new nodes protect the generation, which nothing has protected in this layout. If they cannot, the next checkpoint is protected.
+fn protect(arguments: &RestartArguments, is_quiet: bool, json: bool) -> Result<(), CliError> {
+    let protecting = RestartArguments {
+        directory: arguments.directory.clone(),
+        bind: arguments.bind.clone(),
+        quiet: true,
+        ..RestartArguments::default()
+    };
+    let (plan, place) = prepare(&protecting, Purpose::Protect)?;
+    if !protection::is_any_protected(plan.own_directories.as_ref()) {
+        return Ok(());
+    }
+    let repairs = without_ranks(&plan, is_quiet, json)?.repairs;
+    drop(place);
+    if !repairs.protected {
+        print_message(format_args!(
+            "warning: the moved generation is not protected in the new layout; the next checkpoint will be"
+        ));
+    }
+    Ok(())
+}
+
+/// A change of the layout.
+struct Change {
+    /// The hosts of the former nodes, as far as they answer.
+    sources: HostArguments,
+    /// The new nodes.
+    nodes: Vec<Node>,
+    spares: Vec<Node>,
+    own: OwnDirectories,
+    /// Hosts are named that were not there before.
+    has_others: bool,
+}
+
+impl Change {
+    /// `None`: the nodes of the job fit the options.
+    fn wanted(arguments: &RestartArguments) -> Result<Option<Change>, CliError> {
+        let (mut directory, mut file) = open_job(&arguments.directory)?;
+        let path = arguments.directory.canonicalize()?;
+        if complete_interrupted(&path)? {
+            (directory, file) = open_job(&arguments.directory)?;
+        }
+        // What cannot be restarted at all is reported by the restart.
+        let Ok((beginning, _)) = choose_on_nodes(&mut directory, arguments.generation) else {
+            return Ok(None);
+        };
+        let manifest = beginning_manifest(&mut directory, beginning)?;
+        let Some(manifest) = manifest.filter(|_| protection::is_in(&file)) else { return Ok(None) };
+        let Settings { hosts: before, bind, .. } = read_settings(&file)?;
+        let bind = arguments.bind.clone().unwrap_or(bind);
+        let hosts = arguments.hosts.clone().or(before.clone());
+        let nodes = hosts.nodes(file.ranks, &bind)?;
+        if nodes.len() == manifest.nodes.len() && fits(&manifest, &nodes, &hosts) {
+            return Ok(None);
+        }
+        let former = before.nodes(file.ranks, &bind)?;
+        let Some(own) = protection::read(&file, &path, &former)? else { return Ok(None) };
+        let scheme = match own.scheme == Scheme::default_for(former.len()) {
+            true => Scheme::default_for(nodes.len()),
+            false => own.scheme,
+        };
+        let is_inside = own.root.is_in(&path) && nodes.iter().any(|node| node.host.is_some());
+        let root = if is_inside { NodeRoot::State(file.job.to_string()) } else { own.root.clone() };
+        let root = root.with_layout(own.root.layout().saturating_add(1));
+        let groups = if scheme == Scheme::None { Vec::new() } else { groups_over(scheme, &nodes)? };
+        let sources = match before.names_hosts() {
+            true => sources(&hosts, &before, &manifest, &former, &own.root, file.job),
+            false => HostArguments::default(),
+        };
+        Ok(Some(Change {
+            sources,
+            spares: hosts.spare_nodes(&bind)?,
+            has_others: arguments.hosts.has_others_than(&before),
+            own: OwnDirectories::new(root, scheme, own.budget, groups),
+            nodes,
+        }))
+    }
+}
+
+/// A host for each node of the former layout. Hosts that are not named are asked, in case that they still have their disks.
+fn sources(
+    hosts: &HostArguments,
+    before: &HostArguments,
+    manifest: &Manifest,
+    former: &[Node],
+    root: &NodeRoot,
+    job: JobId,
+) -> HostArguments {
+    let of_file: Vec<String> = former.iter().map(Node::name).collect();
+    let names = if of_file.len() == manifest.nodes.len() { &of_file } else { &manifest.nodes };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let named = if hosts.names_hosts() { hosts.placed_names() } else { vec![HERE] };
+    let mut unnamed: Vec<(u32, &Node)> = (0..).zip(former).collect();
+    unnamed.retain(|(_, node)| !named.contains(&node.name().as_str()));
+    unnamed.dedup_by_key(|(_, node)| node.name());
+    let answering: BTreeSet<&str> = std::thread::scope(|scope| {
+        let asked = unnamed.into_iter().map(|(number, place)| {
+            let of = ImageNode { job, node: number, root: root.clone() };
+            (place, scope.spawn(move || place.host.is_none() || ImageServer::answers(place, &of)))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers =
+            asked.into_iter().filter_map(|(place, answer)| answer.join().ok()?.then(|| place.name()));
+        let answers: BTreeSet<String> = answers.collect();
+        names.iter().copied().filter(|name| answers.contains(*name)).collect()
+    });
+    let found = source_hosts(&names, &named, &answering);
+    let found = found.iter().zip(count_ranks(manifest)).map(|(host, ranks)| (host.unwrap_or(HERE), ranks));
+    hosts.with_hosts(before, found)
+}
+
+/// Completes or gives up a change of the layout that was interrupted. Returns whether there was one. The caller holds no lock of the job's directory.
+pub(crate) fn complete_interrupted(path: &Path) -> Result<bool, CliError> {
+    let storage = Directory::open(path)?;
+    if JobDirectory::open(storage.clone())?.0.layouts()?.is_empty() {
+        return Ok(false);
+    }
+    let _lock = lock(&storage, path)?;
+    complete(path)
+}
+
+/// The same, below the caller's lock.
+pub(crate) fn complete(path: &Path) -> Result<bool, CliError> {
+    let (directory, file) = JobDirectory::open(Directory::open(path)?)?;
+    let mut directory = directory.on_node(NO_NODE);
+    let current = protection::own_root(&file, path).map_or(1, |root| root.layout());
+    let found = interrupted(current, &directory.layouts()?);
+    for change in &found {
+        match *change {
+            Interrupted::Complete(layout) => {
+                let generation = directory.take_layout(layout)?;
+                print_message(format_args!(
+                    "a restart had moved the images of generation {generation} to other nodes, and was interrupted then: the job goes on there"
+                ));
+            }
+            Interrupted::Discard(layout) => directory.remove_layout(layout)?,
+        }
+    }
+    Ok(!found.is_empty())
+}
+
+/// The images of a generation, on their way.
+struct Move<'a> {
+    plan: &'a Plan,
+    change: Change,
+    directory: JobDirectory<Directory>,
+    /// The job file of the new layout.
+    file: JobFile,
+    manifest: Manifest,
+    moves: Vec<ImageMove>,
+}
+
+impl Move<'_> {
+    fn new(plan: &Plan, change: Change, generation: GenerationId) -> Result<Move<'_>, CliError> {
+        let (directory, file) = JobDirectory::open(Directory::open(&plan.directory)?)?;
+        let mut directory = directory.on_node(NO_NODE);
+        let former = directory.manifest(generation)?;
+        let before: Vec<NodeIndex> = former.images.iter().map(|image| NodeIndex(image.node)).collect();
+        let shares: Vec<u32> = change.nodes.iter().map(|node| node.ranks).collect();
+        // The options were read for as many ranks.
+        let moves = image_moves(&before, &shares).unwrap_or_default();
+        let moved =
+            |(image, to): (&ManifestImage, &ImageMove)| ManifestImage { node: to.to.0, ..image.clone() };
+        let manifest = Manifest {
+            nodes: change.nodes.iter().map(Node::name).collect(),
+            images: former.images.iter().zip(&moves).map(moved).collect(),
+            ..former
+        };
+        let file = file_of(&file, plan, &change)?;
+        Ok(Move { plan, change, directory, file, manifest, moves })
+    }
+
+    fn perform(mut self, is_quiet: bool) -> Result<(), CliError> {
+        let generation = self.manifest.generation;
+        let decisions = self.directory.decisions()?;
+        let former = self.plan.own_directories.as_ref().map(|own| own.root.clone());
+        let former = former.unwrap_or_else(|| self.change.own.root.with_layout(1));
+        let sources = self.start(&self.plan.nodes, &former, |server| server.hold(&decisions))?;
+        let job_file = self.file.emit();
+        let prepare = |server: &mut ImageServer| server.prepare(&job_file, &decisions, generation);
+        let mut targets = self.start(&self.change.nodes, &self.change.own.root, prepare)?;
+        let bytes = self.copy(&sources, &mut targets, is_quiet)?;
+        for target in &mut targets {
+            unpoisoned(target).commit(&self.manifest)?;
+        }
+        let layout = self.change.own.root.layout();
+        self.directory.write_layout(layout, &self.manifest)?;
+        JobDirectory::renew(Directory::open(&self.plan.directory)?, &self.file)?;
+        self.directory.take_layout(layout)?;
+        for mut source in sources {
+            if let Err(error) = unpoisoned(&mut source).leave() {
+                print_message(format_args!("{error}"));
+            }
+        }
+        if !is_quiet {
+            self.announce(bytes, &former);
+        }
+        Ok(())
+    }
+
+    fn announce(&self, bytes: u64, former: &NodeRoot) {
+        let places = |nodes: &[Node]| {
+            let places = nodes.iter().map(|node| format!("{}:{}", node.name(), node.ranks));
+            places.collect::<Vec<_>>().join(", ")
+        };
+        print_message(format_args!(
+            "generation {} moved from {} to {} ({})",
+            self.manifest.generation,
+            places(&self.plan.nodes),
+            places(&self.change.nodes),
+            text::bytes(bytes)
+        ));
+        let now: BTreeSet<String> = self.change.nodes.iter().map(Node::name).collect();
+        let left: BTreeSet<String> =
+            self.plan.nodes.iter().filter(|node| node.host.is_some()).map(Node::name).collect();
+        let left: Vec<&str> = left.difference(&now).map(String::as_str).collect();
+        let on = if left.is_empty() { String::new() } else { format!(" on {}", left.join(", ")) };
+        // Keepers of the new nodes remove former roots beside their own.
+        if !left.is_empty() || former.with_layout(1) != self.change.own.root.with_layout(1) {
+            print_message(format_args!(
+                "images of the former layout stay in {former}{on}; remove them when a checkpoint has been committed"
+            ));
+        }
+    }
+
+    /// A server for each node, whose lock it holds until it is dropped (R30).
+    fn start(
+        &self,
+        nodes: &[Node],
+        root: &NodeRoot,
+        begin: impl Fn(&mut ImageServer) -> Result<(), launcher::error::LauncherError>,
+    ) -> Result<Vec<Mutex<ImageServer>>, CliError> {
+        let mut servers = Vec::new();
+        for (number, node) in (0..).zip(nodes) {
+            let of = ImageNode { job: self.plan.job, node: number, root: root.clone() };
+            let mut server = ImageServer::start(node, &of)?;
+            begin(&mut server)?;
+            servers.push(Mutex::new(server));
+        }
+        Ok(servers)
+    }
+
+    /// Copies all files. Returns their bytes.
+    fn copy(
+        &self,
+        sources: &[Mutex<ImageServer>],
+        targets: &mut [Mutex<ImageServer>],
+        is_quiet: bool,
+    ) -> Result<u64, CliError> {
+        let generation = self.manifest.generation;
+        let expected = self.manifest.images.iter().map(|image| image.summary.bytes).sum();
+        let progress = progress_of(is_quiet, format_args!("moving generation {generation}"), expected);
+        let (next, copied) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let count = |bytes: u64| progress.set(copied.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        let copy_one = |ImageMove { rank, from, to }: ImageMove| -> Result<(), CliError> {
+            // Always the source's lock first: no two wait for each other.
+            let mut source = locked(&sources[from.0 as usize]);
+            let mut target = locked(&targets[to.0 as usize]);
+            for file in [TakenFile::Base, TakenFile::Image] {
+                source.copy_to(&mut target, (generation, rank, file), &mut |bytes| count(bytes))?;
+            }
+            Ok(())
+        };
+        let work = || -> Result<(), CliError> {
+            while let Some(one) = self.moves.get(next.fetch_add(1, Ordering::Relaxed)) {
+                copy_one(*one).inspect_err(|_| next.store(self.moves.len(), Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.moves.len().min(MOVES_MAX)).map(|_| scope.spawn(work)).collect();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.collect::<Vec<Result<(), CliError>>>().into_iter().collect::<Result<(), CliError>>()
+        })?;
+        Ok(copied.into_inner())
+    }
+}
+
+fn locked(server: &Mutex<ImageServer>) -> std::sync::MutexGuard<'_, ImageServer> {
+    server.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn unpoisoned(server: &mut Mutex<ImageServer>) -> &mut ImageServer {
+    server.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The job file of the new layout.
+fn file_of(file: &JobFile, plan: &Plan, change: &Change) -> Result<JobFile, CliError> {
+    let Settings { hosts: before, bind, .. } = read_settings(file)?;
+    let mut settings = file.settings.clone();
+    let known = settings.get(setting::FORMER_HOSTS).map(String::as_str).unwrap_or_default();
+    let known = known.split(',').filter(|place| !place.is_empty()).map(str::to_owned);
+    let former = before.nodes(file.ranks, &bind)?;
+    let places = |nodes: &[Node]| -> BTreeSet<String> {
+        (0..).map(NodeIndex).zip(nodes).filter_map(|(node, place)| former_host(node, place)).collect()
+    };
+    let known: BTreeSet<String> = known.chain(places(&former)).collect();
+    let layout = change.own.root.layout() - 1;
+    let left = left_places(&known, &places(&plan.nodes), layout);
+    for name in [
+        setting::HOSTS,
+        setting::REMOTE_SHELL,
+        setting::BIND,
+        setting::NODES,
+        setting::DOMAINS,
+        setting::SPARE_HOSTS,
+        setting::GROUPS,
+        setting::FORMER_HOSTS,
+    ] {
+        settings.remove(name);
+    }
+    if change.has_others {
+        // The NIC that the job used last was one of its former hosts.
+        settings.remove(setting::RAIL);
+    }
+    write_places(&change.nodes, &mut settings);
+    let spares = launcher::write_places(&change.spares).map(|spares| (setting::SPARE_HOSTS, spares));
+    let groups = protection::groups_text(change.own.groups()).map(|groups| (setting::GROUPS, groups));
+    let left = Some(left).filter(|left| !left.is_empty());
+    let left = left.map(|left| (setting::FORMER_HOSTS, left.into_iter().collect::<Vec<_>>().join(",")));
+    let own =
+        [(setting::NODE_DIRECTORY, change.own.root.emit()), (setting::PARITY, change.own.scheme.to_string())];
+    let all = own.into_iter().chain(spares).chain(groups).chain(left);
+    settings.extend(all.map(|(name, value)| (name.to_owned(), value)));
+    Ok(JobFile { settings, ..file.clone() })
+}

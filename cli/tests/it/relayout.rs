@@ -1,0 +1,347 @@
+//! A restart that gives hosts other numbers of ranks: images move to the nodes of another layout before a life begins there (R34).
+//!
+//! Each host has a disk of its own: the folder that its remote shell names as the user's state folder.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{Place, Running, done, stillwire, verified, wait_until};
+
+struct Hosts {
+    place: Place,
+    shell: String,
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let place = Place::new();
+        let folder = place.folder.path().display().to_string();
+        let shell = place.remote_shell(&format!(
+            "host=$1; shift; [ ! -e {folder}/gone-$host ] || exit 255\n\
+             case $* in *__images) while [ -e {folder}/slow-$host ]; do touch {folder}/waits-$host; sleep 0.05; done;; esac\n\
+             export XDG_STATE_HOME={folder}/disk-$host\n\
+             exec \"$@\""
+        ));
+        Hosts { place, shell }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.folder.path().join(name)
+    }
+
+    /// HOST:RANKS,... with an address for each.
+    fn list(hosts: &str) -> String {
+        let number = |host: &str| host.bytes().next().expect("a letter") - b'a' + 1;
+        hosts.split(',').map(|host| format!("{host}@127.0.0.{}", number(host))).collect::<Vec<_>>().join(",")
+    }
+
+    fn run(&self, hosts: &str, options: &[&str]) -> Running {
+        let hosts = Hosts::list(hosts);
+        let usual = ["--hosts", &hosts, "--remote-shell", &self.shell, "--node-timeout", "2s"];
+        self.place.run(&[usual.as_slice(), options].concat()).reading()
+    }
+
+    fn restart(&self, hosts: &str) -> Running {
+        self.place.restart(&["--hosts", &Hosts::list(hosts)]).reading()
+    }
+
+    /// A job on these hosts that was stopped with something committed.
+    fn stopped(&self, hosts: &str, options: &[&str]) -> String {
+        let mut job = self.run(hosts, &[&["--ckpt-every", "200ms"], options].concat());
+        job.wait_for("all ranks run");
+        job.wait_for("committed");
+        job.wait_for("committed");
+        job.signal("INT");
+        job.finish_reading();
+        self.place.generations("committed").pop().expect("a generation")
+    }
+
+    /// The host is gone, with its disk.
+    fn lose(&self, host: &str) {
+        self.mark("gone", host);
+        std::fs::remove_dir_all(self.path(&format!("disk-{host}"))).expect("its disk");
+    }
+
+    fn mark(&self, what: &str, host: &str) {
+        std::fs::write(self.path(&format!("{what}-{host}")), b"").expect("a file");
+    }
+
+    fn unmark(&self, what: &str, host: &str) {
+        std::fs::remove_file(self.path(&format!("{what}-{host}"))).expect("a file");
+    }
+
+    /// Roots of the job's nodes on a host, with the numbers of the layouts behind them.
+    fn roots(&self, host: &str) -> Vec<String> {
+        roots(&self.path(&format!("disk-{host}")).join("stillwire"))
+    }
+
+    /// The job runs on, with checkpoints, in the layout that it has now.
+    fn goes_on(&self, job: &mut Running, from: &str) {
+        job.wait_for(&format!("begins from generation {from}"));
+        job.wait_for("all ranks run");
+        job.wait_for("committed");
+        job.wait_for("committed");
+    }
+}
+
+/// The parts of the folders' names behind the job's number: "" for the first layout.
+fn roots(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let name = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("a name");
+        name.split_once('.').map_or_else(String::new, |(_, layout)| layout.to_owned())
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn two_nodes_become_four_and_the_loss_of_one_of_them_is_survived() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for(&format!("generation {newest} moved from a:2, b:2 to a:1, b:1, c:1, d:1"));
+    hosts.goes_on(&mut job, &newest);
+    assert!(!job.seen.iter().any(|line| line.contains("not protected")), "{:?}", job.seen);
+    // Nobody needs the images of the former layout any more.
+    wait_until("they are removed", || ["a", "b"].iter().all(|host| hosts.roots(host) == ["2"]));
+    job.signal("INT");
+    job.finish_reading();
+    let newest = hosts.place.generations("committed").pop().expect("a generation");
+    hosts.lose("d");
+    let mut job = hosts.restart("a:1,b:1,c:1,e:1");
+    job.wait_for("e takes the place of d");
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn the_moved_generation_is_protected_before_a_checkpoint() {
+    let hosts = Hosts::new();
+    // Nothing is saved that nobody asks for.
+    let mut job = hosts.run("a:2,b:2", &["--parity", "partner"]);
+    job.wait_for("all ranks run");
+    job.checkpoint();
+    job.signal("INT");
+    job.finish_reading();
+    let newest = hosts.place.generations("committed").pop().expect("a generation");
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("all ranks run");
+    job.signal("KILL");
+    job.finish_reading();
+    assert_eq!(hosts.place.generations("committed"), [newest.as_str()]);
+    hosts.lose("b");
+    let mut job = hosts.restart("a:1,c:1,d:1,e:1");
+    job.wait_for("e takes the place of b");
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn four_nodes_become_two_whose_hosts_need_not_have_been_named() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:1,b:1,c:1,d:1", &[]);
+    // c and d still answer. Without them, xor could not rebuild the images of both.
+    let mut job = hosts.restart("a:2,b:2");
+    job.wait_for(&format!("generation {newest} moved from a:1, b:1, c:1, d:1 to a:2, b:2"));
+    job.wait_for("on c, d; remove them when a checkpoint has been committed");
+    hosts.goes_on(&mut job, &newest);
+    job.signal("INT");
+    job.finish_reading();
+    // And to three, of which one was never part of it.
+    let newest = hosts.place.generations("committed").pop().expect("a generation");
+    let mut job = hosts.restart("a:1,e:1,b:2");
+    job.wait_for("moved from a:2, b:2 to a:1, e:1, b:2");
+    hosts.goes_on(&mut job, &newest);
+    wait_until("former layouts are removed", || {
+        [hosts.roots("a"), hosts.roots("b"), hosts.roots("e")] == [["3"]; 3]
+    });
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn images_of_a_lost_disk_are_rebuilt_and_then_moved() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:1,b:1,c:2", &["--parity", "xor"]);
+    hosts.lose("c");
+    let mut job = hosts.restart("a:1,b:1,d:1,e:1");
+    job.wait_for("moved from a:1, b:1, d:2 to a:1, b:1, d:1, e:1");
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn too_much_that_is_lost_moves_nowhere() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:1,b:1,c:2", &["--parity", "xor"]);
+    hosts.mark("gone", "b");
+    hosts.mark("gone", "c");
+    let job = hosts.restart("a:2,d:2");
+    let done = job.finish_reading();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["no generation of the job can be made whole on its nodes"]);
+    // The former layout is as it was.
+    hosts.unmark("gone", "b");
+    hosts.unmark("gone", "c");
+    let mut job = hosts.place.restart(&[]).reading();
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn a_launcher_killed_while_images_move_leaves_the_former_layout() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    for repeats in [false, true] {
+        hosts.mark("slow", "d");
+        let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+        // The nodes of a, b and c have been prepared, and the former ones are locked.
+        wait_until("d is reached", || hosts.path("waits-d").exists());
+        job.signal("KILL");
+        job.finish_reading();
+        hosts.unmark("slow", "d");
+        std::fs::remove_file(hosts.path("waits-d")).expect("a file");
+        assert_eq!(hosts.place.generations("committed").pop().as_ref(), Some(&newest));
+        assert_eq!(hosts.roots("c"), ["2"]);
+        job = if repeats { hosts.restart("a:1,b:1,c:1,d:1") } else { hosts.place.restart(&[]).reading() };
+        if repeats {
+            job.wait_for("moved from a:2, b:2 to a:1, b:1, c:1, d:1");
+            hosts.goes_on(&mut job, &newest);
+            hosts.place.let_end();
+            verified(&job.finish_reading());
+        } else {
+            job.wait_for(&format!("begins from generation {newest}"));
+            job.wait_for("all ranks run");
+            job.signal("KILL");
+            job.finish_reading();
+            wait_until("its keepers are gone", || hosts.place.lock_is_free());
+            if hosts.place.generations("committed").pop().as_ref() != Some(&newest) {
+                // A checkpoint was faster; one round has shown it.
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_launcher_killed_after_the_move_goes_on_in_the_new_layout() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("moved from");
+    job.signal("KILL");
+    job.finish_reading();
+    // The job's directory of before, as somebody may have copied it, leads nowhere.
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn an_older_state_of_the_job_runs_nowhere_after_a_move() {
+    let hosts = Hosts::new();
+    hosts.stopped("a:2,b:2", &[]);
+    let older = hosts.path("older");
+    copy_tree(&hosts.place.job(), &older);
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("moved from");
+    job.signal("KILL");
+    job.finish_reading();
+    let done = done(&mut stillwire(&["restart", &older.display().to_string()]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["the job goes on in another layout of its ranks"]);
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy_tree(&entry.path(), &to),
+            false => assert!(std::fs::copy(entry.path(), to).is_ok(), "a file"),
+        }
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o700)).expect("its owner's");
+}
+
+#[test]
+fn nodes_of_one_host_are_another_number() {
+    let place = Place::new();
+    let newest = place.stopped(4, 2).pop().expect("a generation");
+    let mut job = place.restart(&["--nodes", "2"]).reading();
+    job.wait_for(&format!(
+        "generation {newest} moved from node 0:1, node 1:1, node 2:1, node 3:1 to node 0:2, node 1:2"
+    ));
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run");
+    let later = job.checkpoint();
+    assert!(!later.contains(&newest), "{later}");
+    wait_until("the former ones are removed", || !place.job().join("nodes").exists());
+    job.signal("INT");
+    job.finish_reading();
+    let newest = place.generations("committed").pop().expect("a generation");
+    // One of them is lost in the new layout, and its images are rebuilt from the other's.
+    std::fs::remove_dir_all(place.job().join("nodes.2/1")).expect("a node's directory");
+    place.let_end();
+    let done = place.restart(&[]).reading().finish_reading();
+    done.says(&[&format!("begins from generation {newest}")]);
+    verified(&done);
+}
+
+#[test]
+fn nodes_of_one_host_spread_over_hosts() {
+    let hosts = Hosts::new();
+    let newest = hosts.place.stopped(2, 1).pop().expect("a generation");
+    let list = Hosts::list("b:1,c:3");
+    let mut job = hosts.place.restart(&["--hosts", &list, "--remote-shell", &hosts.shell]).reading();
+    job.wait_for("moved from node 0:2, node 1:2 to b:1, c:3");
+    job.wait_for("images of the former layout stay in");
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+// A host beside the one of the launcher, which ends with it, is no spare host.
+#[test]
+fn a_host_that_is_not_used_does_not_stay_in_the_way() {
+    let hosts = Hosts::new();
+    let disks = hosts.path("disks").display().to_string();
+    let mut job = hosts.place.run(&["--node-dir", &disks, "--ckpt-every", "200ms"]).reading();
+    job.wait_for("committed");
+    job.signal("INT");
+    job.finish_reading();
+    let list = "localhost@127.0.0.1,b@127.0.0.2";
+    let mut job = hosts.place.restart(&["--hosts", list, "--remote-shell", &hosts.shell]).reading();
+    job.wait_for("b is not used: all nodes of the job stay on localhost");
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    job.signal("INT");
+    job.finish_reading();
+    hosts.place.let_end();
+    verified(&hosts.place.restart(&[]).reading().finish_reading());
+}
+
+#[test]
+fn without_a_generation_the_number_of_nodes_stays() {
+    let hosts = Hosts::new();
+    let mut job = hosts.place.run(&["--nodes", "3", "--parity", "xor"]).reading();
+    job.wait_for("all ranks run");
+    job.signal("KILL");
+    job.finish_reading();
+    wait_until("its keepers are gone", || hosts.place.lock_is_free());
+    let done = hosts.place.restart(&["--nodes", "2"]).reading().finish_reading();
+    assert_eq!(done.code, Some(2), "{done:?}");
+    done.says(&["the job had 3 nodes (node 0, node 1, node 2), and 2 are named", "Name as many"]);
+}

@@ -1,0 +1,177 @@
+//! Moves images between directories of nodes while no life of the job runs (R34): a process on each node's host, at the other end of standard input and
+//! output, reads or writes files as the launcher asks, and holds the node's lock meanwhile (R30).
+//!
+//! Bytes pass through the launcher, because hosts need no way to each other but the ranks' network, over which nothing goes before a life begins.
+
+mod server;
+mod wire;
+
+use std::io::{self, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use store::job::TakenFile;
+use store::{Decision, GenerationId, Manifest};
+use transport::{JobId, Rank};
+
+use super::Node;
+use super::coordinator::node_command;
+use super::nodes::NodeRoot;
+use super::process::end_with_launcher;
+use super::secrets::KEY_VARIABLE;
+use super::version::VERSION;
+use crate::error::LauncherError;
+pub use server::serve as serve_images;
+use wire::{Answer, Part, Request};
+
+/// A host answers within this time, or is not there.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A node of a job, for its server.
+#[derive(Clone, Debug)]
+pub struct ImageNode {
+    /// The job.
+    pub job: JobId,
+    /// Its number.
+    pub node: u32,
+    /// Where the nodes have their directories.
+    pub root: NodeRoot,
+}
+
+/// A server of a node's images, and the lock of that node. Dropped, it ends.
+#[derive(Debug)]
+pub struct ImageServer {
+    host: String,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    buffer: Vec<u8>,
+}
+
+impl ImageServer {
+    /// Starts the server of a node's images on the node's host.
+    ///
+    /// # Errors
+    /// The host does not answer, or its program is another version.
+    pub fn start(place: &Node, of: &ImageNode) -> Result<ImageServer, LauncherError> {
+        let host = place.name();
+        let failed = |error| LauncherError::Keeper { host: place.name(), error };
+        let mut command = node_command(place, "__images")?;
+        command.env_remove(KEY_VARIABLE).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        end_with_launcher(&mut command, Signal::SIGKILL);
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        };
+        let mut server = ImageServer { host, child, to, from: BufReader::new(from), buffer: Vec::new() };
+        let ImageNode { job, node, root } = of.clone();
+        server.ask(&Request::Begin { version: VERSION.to_owned(), job: job.0, node, root })?;
+        Ok(server)
+    }
+
+    /// Whether a host answers, and has this version of the program.
+    pub fn answers(place: &Node, of: &ImageNode) -> bool {
+        let (send, answer) = std::sync::mpsc::channel();
+        let (place, of) = (place.clone(), of.clone());
+        // One that hangs ends with the launcher, or with its remote shell.
+        std::thread::spawn(move || send.send(ImageServer::start(&place, &of).is_ok()));
+        answer.recv_timeout(ANSWER_MAX).unwrap_or(false)
+    }
+
+    /// Takes the lock of a node of the former layout, which knows no other lives than `decisions`.
+    pub fn hold(&mut self, decisions: &[Decision]) -> Result<(), LauncherError> {
+        self.ask(&Request::Hold { decisions: decisions.to_vec() })
+    }
+
+    /// Takes the lock of a node of the new layout, and makes its directory, in which nothing is left of an earlier attempt.
+    pub fn prepare(
+        &mut self,
+        job_file: &[u8],
+        decisions: &[Decision],
+        generation: GenerationId,
+    ) -> Result<(), LauncherError> {
+        let (job_file, decisions) = (job_file.to_vec(), decisions.to_vec());
+        self.ask(&Request::Prepare { job_file, decisions, generation })
+    }
+
+    /// Copies a file of a rank to another node. False: there is none; only a base may be missing. `copied` gets the bytes of each piece.
+    pub fn copy_to(
+        &mut self,
+        other: &mut ImageServer,
+        (generation, rank, file): (GenerationId, Rank, TakenFile),
+        copied: &mut dyn FnMut(u64),
+    ) -> Result<bool, LauncherError> {
+        let part = Part { generation, rank: rank.0, is_base: file == TakenFile::Base };
+        self.send(&Request::Read(part))?;
+        let mut is_begun = false;
+        loop {
+            match self.answer()? {
+                Answer::Absent if !is_begun => return Ok(false),
+                Answer::Data(bytes) => {
+                    if !core::mem::replace(&mut is_begun, true) {
+                        other.send(&Request::Write(part))?;
+                    }
+                    wire::read_piece(&mut self.from, bytes, &mut self.buffer)
+                        .map_err(|error| self.lost(&error))?;
+                    other.send(&Request::Data(bytes))?;
+                    other.to.write_all(&self.buffer).map_err(|error| other.lost(&error))?;
+                    copied(u64::from(bytes));
+                }
+                Answer::Done if is_begun => {
+                    other.ask(&Request::End)?;
+                    return Ok(true);
+                }
+                other => return Err(self.refused(other)),
+            }
+        }
+    }
+
+    /// Reads every byte of the images that lie on the node, and commits the generation there: they are those that the manifest names.
+    pub fn commit(&mut self, manifest: &Manifest) -> Result<(), LauncherError> {
+        self.ask(&Request::Commit(manifest.clone()))
+    }
+
+    /// The job goes on in another layout: from now on no life begins from this node's directory.
+    pub fn leave(&mut self) -> Result<(), LauncherError> {
+        self.ask(&Request::Leave)
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<(), LauncherError> {
+        self.send(request)?;
+        match self.answer()? {
+            Answer::Done => Ok(()),
+            other => Err(self.refused(other)),
+        }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<(), LauncherError> {
+        wire::write(&mut self.to, request).and_then(|()| self.to.flush()).map_err(|error| self.lost(&error))
+    }
+
+    fn answer(&mut self) -> Result<Answer, LauncherError> {
+        wire::read(&mut self.from).map_err(|error| self.lost(&error))
+    }
+
+    fn refused(&self, answer: Answer) -> LauncherError {
+        let problem = match answer {
+            Answer::Refused(why) => why,
+            _ => "its answer is none to the question; that is a bug".to_owned(),
+        };
+        LauncherError::Images { host: self.host.clone(), problem }
+    }
+
+    fn lost(&self, error: &io::Error) -> LauncherError {
+        let problem = format!("the connection was lost ({error})");
+        LauncherError::Images { host: self.host.clone(), problem }
+    }
+}
+
+impl Drop for ImageServer {
+    /// Nothing is under way: a file that was not finished has no name. The lock is free when this returns, or a remote shell has noticed it.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

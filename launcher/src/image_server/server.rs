@@ -1,0 +1,276 @@
+//! The process on the node's host.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use store::job::{Depth, TakenFile};
+use store::packets::Source as _;
+use store::{
+    Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, Storage as _, StorageError,
+    StoreError,
+};
+use transport::{JobId, Rank};
+
+use super::super::nodes::{LEFT, NodeRoot, is_left};
+use super::super::version::VERSION;
+use super::wire::{self, Answer, PIECE_BYTES_MAX, Part, Request};
+
+/// Longest wait for the lock: the keeper before has just ended, and its guard is about to.
+const LOCK_MAX: Duration = Duration::from_secs(20);
+const LOCK_LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Why a request is not carried out, in words.
+struct Problem(String);
+
+impl<E: core::fmt::Display> From<E> for Problem {
+    fn from(error: E) -> Problem {
+        Problem(error.to_string())
+    }
+}
+
+/// Serves the images of one node until the launcher closes its end. Returns whether nothing went wrong.
+pub fn serve() -> bool {
+    let mut from = BufReader::new(io::stdin().lock());
+    let mut to = BufWriter::new(io::stdout().lock());
+    answer_all(&mut from, &mut to).is_ok()
+}
+
+fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let reply = |to: &mut dyn Write, outcome: Result<Answer, Problem>| {
+        let answer = outcome.unwrap_or_else(|Problem(why)| Answer::Refused(why));
+        wire::write(&mut &mut *to, &answer)?;
+        to.flush()
+    };
+    let Request::Begin { version, job, node, root } = wire::read(from)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let begun = match version == VERSION {
+        true => Server::new(JobId(job), node, &root),
+        false => {
+            Err(Problem(format!("the launcher is version {version}, and the program here is {VERSION}")))
+        }
+    };
+    let mut server = match begun {
+        Ok(server) => server,
+        Err(problem) => return reply(to, Err(problem)),
+    };
+    reply(to, Ok(Answer::Done))?;
+    loop {
+        let request = match wire::read(from) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        };
+        let outcome = match request {
+            Request::Read(part) => server.read(part, to)?,
+            Request::Write(part) => server.write(part, from)?,
+            Request::Hold { decisions } => server.hold(&decisions),
+            Request::Prepare { job_file, decisions, generation } => {
+                server.prepare(&job_file, &decisions, generation)
+            }
+            Request::Commit(manifest) => server.commit(&manifest),
+            Request::Leave => server.leave(),
+            Request::Begin { .. } | Request::Data(_) | Request::End => {
+                Err(Problem("a message out of order; that is a bug".to_owned()))
+            }
+        };
+        reply(to, outcome)?;
+    }
+}
+
+struct Server {
+    job: JobId,
+    node: u32,
+    root: PathBuf,
+    /// R30
+    lock: Option<File>,
+}
+
+impl Server {
+    fn new(job: JobId, node: u32, root: &NodeRoot) -> Result<Server, Problem> {
+        Ok(Server { job, node, root: root.here()?, lock: None })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.root.join(self.node.to_string())
+    }
+
+    fn open(&self) -> Result<JobDirectory<Directory>, StoreError> {
+        let storage = Directory::open(self.path())?;
+        Ok(JobDirectory::attach(storage, self.job).on_node(self.node))
+    }
+
+    /// As a keeper does: the lock lies beside the node's directory.
+    fn take_lock(&mut self) -> Result<(), Problem> {
+        let name = format!("lock-{}", self.node);
+        let above = Directory::open(&self.root)?;
+        let file = match above.lock_file(&name) {
+            Ok(file) => file,
+            // Where it cannot be made, the directory itself serves the keeper, too.
+            Err(_) => Directory::open(self.path())?.lock_root()?,
+        };
+        let until = Instant::now() + LOCK_MAX;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(LOCK_LOOK_EVERY)
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let path = self.root.join(name);
+                    let path = path.display();
+                    return Err(Problem(format!(
+                        "processes of the job run here ({path} is locked); `fuser -v {path}` lists them"
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+            }
+        }
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    fn hold(&mut self, decisions: &[Decision]) -> Result<Answer, Problem> {
+        self.take_lock()?;
+        expect_known(&mut self.open()?, decisions)?;
+        Ok(Answer::Done)
+    }
+
+    fn prepare(
+        &mut self,
+        job_file: &[u8],
+        decisions: &[Decision],
+        generation: GenerationId,
+    ) -> Result<Answer, Problem> {
+        drop(Directory::create(&self.root)?);
+        self.take_lock()?;
+        let path = self.path();
+        if path.exists() {
+            // A launcher that knows less than this node must not remove what a later life has left.
+            expect_known(&mut self.open()?, decisions)?;
+            std::fs::remove_dir_all(&path)?;
+        }
+        let storage = Directory::create(&path)?;
+        drop(JobDirectory::create(storage, &JobFile::parse(job_file)?)?);
+        let mut directory = self.open()?;
+        directory.adopt_decisions(decisions)?;
+        directory.begin_taking(generation)?;
+        Ok(Answer::Done)
+    }
+
+    /// Sends a file. The outer error: the launcher is gone.
+    fn read(&mut self, part: Part, to: &mut impl Write) -> io::Result<Result<Answer, Problem>> {
+        if self.lock.is_none() {
+            return Ok(Err(Problem("its lock is not held; that is a bug".to_owned())));
+        }
+        let opened = self.open().map_err(Problem::from).and_then(|mut directory| {
+            let (generation, rank) = (part.generation, Rank(part.rank));
+            let path = match part.is_base {
+                true => directory.base_path(generation, rank),
+                false => directory.image_path(generation, rank),
+            };
+            match directory.storage().open_file(&path) {
+                Err(StorageError::NotFound { .. }) if part.is_base => Ok(None),
+                opened => Ok(Some(opened?)),
+            }
+        });
+        let file = match opened {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(Ok(Answer::Absent)),
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let (mut buffer, mut offset) = (Vec::new(), 0);
+        while offset < file.bytes() {
+            let bytes = (file.bytes() - offset).min(u64::from(PIECE_BYTES_MAX));
+            let piece = u32::try_from(bytes).unwrap_or(PIECE_BYTES_MAX);
+            buffer.resize(piece as usize, 0);
+            if let Err(error) = file.read_at(offset, &mut buffer) {
+                return Ok(Err(error.into()));
+            }
+            wire::write(to, &Answer::Data(piece))?;
+            to.write_all(&buffer)?;
+            offset += bytes;
+        }
+        Ok(Ok(Answer::Done))
+    }
+
+    /// Receives a file, of which every piece is read even if it cannot be written. The outer error: the launcher is gone.
+    fn write(&mut self, part: Part, from: &mut impl Read) -> io::Result<Result<Answer, Problem>> {
+        let file = if part.is_base { TakenFile::Base } else { TakenFile::Image };
+        let mut buffer = Vec::new();
+        let mut next = |from: &mut dyn Read| -> io::Result<Option<Vec<u8>>> {
+            match wire::read(&mut &mut *from)? {
+                Request::Data(bytes) => {
+                    wire::read_piece(&mut &mut *from, bytes, &mut buffer)?;
+                    Ok(Some(core::mem::take(&mut buffer)))
+                }
+                Request::End => Ok(None),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            }
+        };
+        let (mut lost, mut is_over) = (None, false);
+        let written = match self.open() {
+            Ok(mut directory) => {
+                directory.take_file(part.generation, Rank(part.rank), file, |storage, file| {
+                    loop {
+                        match next(from) {
+                            Ok(Some(piece)) => storage.append(file, &piece)?,
+                            Ok(None) => {
+                                is_over = true;
+                                return Ok(());
+                            }
+                            Err(error) => {
+                                lost = Some(error);
+                                // The file gets no name.
+                                return Err(StoreError::Storage(StorageError::Crashed));
+                            }
+                        }
+                    }
+                })
+            }
+            Err(error) => Err(error),
+        };
+        if let Some(error) = lost {
+            return Err(error);
+        }
+        while !is_over {
+            is_over = next(from)?.is_none();
+        }
+        Ok(written.map(|()| Answer::Done).map_err(Problem::from))
+    }
+
+    fn commit(&mut self, manifest: &Manifest) -> Result<Answer, Problem> {
+        let mut directory = self.open()?;
+        if let Some(damage) =
+            directory.verify_images(manifest, Depth::Everything, |_, _| ())?.into_iter().next()
+        {
+            return Err(damage.error.into());
+        }
+        directory.adopt(manifest)?;
+        Ok(Answer::Done)
+    }
+
+    fn leave(&mut self) -> Result<Answer, Problem> {
+        if !is_left(&self.path()) {
+            let mut storage = Directory::open(self.path())?;
+            let mut file = storage.create(LEFT)?;
+            storage.sync_file(&mut file)?;
+            storage.sync_directory("")?;
+        }
+        Ok(Answer::Done)
+    }
+}
+
+/// A node that knows a life of which the launcher does not belongs to a later state of the job.
+fn expect_known(directory: &mut JobDirectory<Directory>, decisions: &[Decision]) -> Result<(), Problem> {
+    let last = decisions.last().map_or(0, |last| last.life.counter);
+    let is_other = |known: &Decision| {
+        let same = decisions.iter().find(|decision| decision.life.counter == known.life.counter);
+        known.life.counter > last || same.is_some_and(|same| same != known)
+    };
+    match directory.decisions()?.iter().find(|known| is_other(known)) {
+        Some(Decision { life, .. }) => Err(StoreError::LifeTaken { counter: life.counter }.into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages of the launcher and a server of images: each is its length in bytes (32 bits, little-endian), then the message as `postcard` writes it. The
+//! bytes of a file follow their message as they are.
+
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use store::{Decision, GenerationId, Manifest};
+
+use super::super::limits::LINK_FRAME_BYTES_MAX;
+use super::super::nodes::NodeRoot;
+
+/// Bytes of a file in one piece.
+pub(super) const PIECE_BYTES_MAX: u32 = 1 << 20;
+
+/// A file of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    pub(super) generation: GenerationId,
+    pub(super) rank: u32,
+    pub(super) is_base: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// The first one.
+    Begin {
+        version: String,
+        job: u128,
+        node: u32,
+        root: NodeRoot,
+    },
+    Hold {
+        decisions: Vec<Decision>,
+    },
+    Prepare {
+        job_file: Vec<u8>,
+        decisions: Vec<Decision>,
+        generation: GenerationId,
+    },
+    Read(Part),
+    /// Pieces follow, and [`Request::End`].
+    Write(Part),
+    /// So many bytes follow.
+    Data(u32),
+    End,
+    Commit(Manifest),
+    Leave,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    /// So many bytes follow, and a further answer.
+    Data(u32),
+    /// There is no such file.
+    Absent,
+    Refused(String),
+}
+
+pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let bytes = postcard::to_extend(message, Vec::new()).map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    to.write_all(&length.to_le_bytes())?;
+    to.write_all(&bytes)
+}
+
+pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length as usize > LINK_FRAME_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = Vec::new();
+    from.take(u64::from(length)).read_to_end(&mut bytes)?;
+    postcard::from_bytes(&bytes).map_err(io::Error::other)
+}
+
+/// Reads a piece of a file.
+pub(super) fn read_piece(from: &mut impl Read, bytes: u32, into: &mut Vec<u8>) -> io::Result<()> {
+    if bytes > PIECE_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    into.resize(bytes as usize, 0);
+    from.read_exact(into)
+}
