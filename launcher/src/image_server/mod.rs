@@ -73,7 +73,7 @@ impl ImageServer {
 
     /// Whether a host answers, and has this version of the program.
     pub fn answers(place: &Node, of: &ImageNode) -> bool {
-        let (send, answer) = std::sync::mpsc::channel();
+        let (send, answer) = crossbeam_channel::bounded(1);
         let (place, of) = (place.clone(), of.clone());
         // One that hangs ends with the launcher, or with its remote shell.
         std::thread::spawn(move || send.send(ImageServer::start(&place, &of).is_ok()));
