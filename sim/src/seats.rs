@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 
 use ckpt_glue::protection::seat::{Authority, Claimant, Found, Known, Seat, claim};
-use ckpt_glue::{NodeIndex, Sabotage};
+use ckpt_glue::{NodeIndex, Rule, Sabotage};
 
 /// The sizes of a search.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct Bounds {
 }
 
 /// The result of a search.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Findings {
     /// Different states.
     pub states: usize,
@@ -119,8 +119,11 @@ impl State {
         for (number, launcher) in self.launchers.iter().enumerate() {
             if launcher.runs {
                 steps.push((format!("launcher {number} dies"), Ok(self.without(number))));
-                let locked = (0..self.directories.len()).filter(|at| self.directories[*at].lock == Some(number));
-                steps.extend(locked.map(|at| (format!("launcher {number} loses directory {at}"), Ok(self.cut(number, at, bounds)))));
+                let locked =
+                    (0..self.directories.len()).filter(|at| self.directories[*at].lock == Some(number));
+                steps.extend(locked.map(|at| {
+                    (format!("launcher {number} loses directory {at}"), Ok(self.cut(number, at, bounds)))
+                }));
             } else {
                 for chosen in self.choices(bounds.nodes) {
                     self.begin_life(number, &chosen, bounds, sabotage, findings, &mut steps);
@@ -178,12 +181,14 @@ impl State {
         let nodes = || (0..).map(NodeIndex);
         let found: Found =
             nodes().zip(chosen).map(|(node, at)| (node, self.directories[*at].known.clone())).collect();
-        let claimant = Claimant { held, authority: Authority::Votes, id: self.next_id() };
+        let claimant = Claimant { held, authority: Authority::Votes, is_new: false, id: self.next_id() };
         let Ok(claim) = claim(bounds.nodes, claimant, &found, sabotage) else { return };
         let Some(seat) = claim.seat else {
             let Some(held) = held else { return };
             findings.lives += 1;
-            let words = format!("launcher {launcher} begins a life on directories {chosen:?}, with the seat that it holds");
+            let words = format!(
+                "launcher {launcher} begins a life on directories {chosen:?}, with the seat that it holds"
+            );
             return steps.push((words, self.running(launcher, chosen, held)));
         };
         if self.next_id() > bounds.seats {
@@ -191,7 +196,11 @@ impl State {
         }
         for part in 0..1_u32 << chosen.len() {
             let written = |place: usize| part >> place & 1 == 1;
-            let knowing = nodes().zip(0..chosen.len()).filter(|(_, place)| written(*place)).map(|(node, _)| node).collect();
+            let knowing = nodes()
+                .zip(0..chosen.len())
+                .filter(|(_, place)| written(*place))
+                .map(|(node, _)| node)
+                .collect();
             let mut dead = self.clone();
             dead.parents.push(seat.parent);
             for (place, at) in chosen.iter().enumerate() {
@@ -201,7 +210,8 @@ impl State {
                     directory.known.attempt(seat);
                 }
             }
-            let words = format!("launcher {launcher} takes {seat:?} on directories {chosen:?}, known by {knowing:?}");
+            let words =
+                format!("launcher {launcher} takes {seat:?} on directories {chosen:?}, known by {knowing:?}");
             if claim.is_taken(&knowing, sabotage) {
                 findings.lives += 1;
                 findings.takeovers += usize::from(!seat.is_inherited);
@@ -216,7 +226,10 @@ impl State {
         if let Some(other) = self.launchers.iter().position(|other| other.runs) {
             return Err(format!("launchers {other} and {launcher} run the job at one time"));
         }
-        let is_known = core::iter::successors(Some(seat.id), |id| self.parents.get(usize::try_from(*id).ok()?).copied().filter(|id| *id > 0)).any(|id| id == self.ran);
+        let is_known = core::iter::successors(Some(seat.id), |id| {
+            self.parents.get(usize::try_from(*id).ok()?).copied().filter(|id| *id > 0)
+        })
+        .any(|id| id == self.ran);
         if !is_known {
             return Err(format!("launcher {launcher} knows nothing of the life with seat {}", self.ran));
         }
@@ -243,21 +256,53 @@ fn at(number: u32) -> usize {
     number as usize
 }
 
+/// The parts of R34 that can be taken out.
+pub const RULES: [Rule; 3] = [Rule::SeatByHalf, Rule::SeatUnknown, Rule::SeatStale];
+
+/// The switch of that name.
+#[must_use]
+pub fn without(name: &str) -> Option<Sabotage> {
+    RULES.into_iter().find(|rule| rule.name() == name).map(Sabotage::out)
+}
+
 #[cfg(test)]
 mod tests {
+    use ckpt_glue::protection::seat::Unseated;
+
     use super::*;
 
+    const THREE: Bounds = Bounds { nodes: 3, launchers: 2, spares: 2, seats: 3 };
+    const FOUR: Bounds = Bounds { nodes: 4, launchers: 2, spares: 2, seats: 3 };
+
+    // R34
     #[test]
-    fn explore() {
-        for (nodes, launchers, spares, seats) in [(2,2,2,4),(3,2,2,4),(4,2,2,3),(3,3,2,4),(3,2,3,5),(4,2,2,4),(5,2,1,3)] {
-            let bounds = Bounds { nodes, launchers, spares, seats };
-            let begun = std::time::Instant::now();
-            let findings = search(bounds, Sabotage::none());
-            println!("{bounds:?}: {} states, {} lives, {} takeovers, {:?}, {:?}", findings.states, findings.lives, findings.takeovers, begun.elapsed(), findings.violation);
-            for rule in [ckpt_glue::Rule::SeatByHalf, ckpt_glue::Rule::SeatUnknown, ckpt_glue::Rule::SeatStale] {
-                let findings = search(bounds, Sabotage::out(rule));
-                println!("{} {:?}", rule.name(), findings.violation.map(|v| v.len()));
-            }
+    fn no_two_launchers_run_a_job_and_one_can_take_over() {
+        for bounds in [THREE, FOUR] {
+            let found = search(bounds, Sabotage::none());
+            assert_eq!(found.violation, None, "{bounds:?}");
+            assert!(found.states > 10_000 && found.takeovers > 0, "{bounds:?}: {found:?}");
         }
+    }
+
+    #[test]
+    fn the_loss_of_every_part_of_the_rule_is_noticed() {
+        for rule in RULES {
+            let found = search(FOUR, Sabotage::out(rule));
+            assert!(found.violation.is_some(), "{}", rule.name());
+        }
+    }
+
+    /// More than half of two nodes are both.
+    #[test]
+    fn of_two_nodes_both_are_needed() {
+        let bounds = Bounds { nodes: 2, launchers: 2, spares: 0, seats: 4 };
+        let both = search(bounds, Sabotage::none());
+        assert!(both.violation.is_none() && both.takeovers > 0, "{both:?}");
+        let seat = Seat { number: 1, id: 1, parent: 0, is_inherited: true };
+        let known = Known { taken: Some(seat), tried: Vec::new() };
+        let claimant = Claimant { held: None, authority: Authority::Votes, is_new: false, id: 2 };
+        let found = Found::from([(NodeIndex(0), Known::default()), (NodeIndex(1), known)]);
+        let refused = claim(2, claimant, &found, Sabotage::none());
+        assert_eq!(refused.map(|_| ()), Err(Unseated::TooFew { known: 1, needed: 2 }));
     }
 }

@@ -72,6 +72,8 @@ pub struct Claimant {
     pub held: Option<Seat>,
     /// Who says that directories which were not found are gone for good.
     pub authority: Authority,
+    /// No life of the job was decided yet.
+    pub is_new: bool,
     /// Fresh random bits.
     pub id: u64,
 }
@@ -102,6 +104,12 @@ struct Quorum {
 }
 
 impl Claim {
+    /// How many directories have to know the seat.
+    #[must_use]
+    pub fn needed(&self) -> u32 {
+        self.quorums.iter().map(|quorum| quorum.needed).max().unwrap_or(0)
+    }
+
     /// Whether the seat is taken when these nodes have it durably.
     #[must_use]
     pub fn is_taken(&self, knowing: &BTreeSet<NodeIndex>, sabotage: Sabotage) -> bool {
@@ -185,13 +193,17 @@ fn newest(nodes: u32, held: Option<Seat>, found: &Found) -> Result<Option<Seat>,
 /// # Errors
 /// [`Unseated`]
 pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) -> Result<Claim, Unseated> {
-    let Claimant { held, authority, id } = claimant;
+    let Claimant { held, authority, is_new, id } = claimant;
     let newest = newest(nodes, held, found)?;
+    if newest.is_none() && !is_new && authority == Authority::Votes {
+        return Err(Unseated::TooFew { known: 0, needed: majority(nodes) });
+    }
     let mut quorums = Vec::new();
     // A seat that may not have been taken binds nobody who knows only the one before it: those have to agree as well.
     let mut base = newest;
     loop {
-        let knows = |known: &Known| base.is_none_or(|base| known.has(base.id)) || sabotage.is_out(Rule::SeatStale);
+        let knows =
+            |known: &Known| base.is_none_or(|base| known.has(base.id)) || sabotage.is_out(Rule::SeatStale);
         let voters: BTreeSet<NodeIndex> =
             found.iter().filter(|(_, known)| knows(known)).map(|(node, _)| *node).collect();
         let is_holder = base == held || sabotage.is_out(Rule::SeatByHalf);
@@ -204,7 +216,9 @@ pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) 
             return Err(Unseated::TooFew { known, needed });
         }
         quorums.push(Quorum { voters, needed });
-        let Some(seat) = base.filter(|seat| held != Some(*seat) && !is_taken(seat, nodes, found)) else { break };
+        let Some(seat) = base.filter(|seat| held != Some(*seat) && !is_taken(seat, nodes, found)) else {
+            break;
+        };
         if seat.parent == 0 {
             break;
         }
