@@ -25,7 +25,7 @@ pub(super) struct Restoring {
     unread: Option<(BTreeMap<NodeIndex, Vec<Found>>, Refused)>,
     /// The seats that the nodes' directories know, by the last survey.
     seats: FoundSeats,
-    /// The seat that is being taken.
+    /// The seat that is being taken, or is taken and not held yet.
     claim: Option<Claim>,
     /// By node: why the images of each generation cannot be restored there.
     problems: BTreeMap<NodeIndex, Vec<Option<String>>>,
@@ -179,27 +179,31 @@ impl<D> Nodes<D> {
 
     pub(super) fn end_seat(&mut self, now: Instant, seat: Seat, round: Round<D>) {
         let sabotage = self.settings.sabotage;
-        let Some(claim) = self.restoring.as_mut().and_then(|restoring| restoring.claim.take()) else {
+        let Some(claim) = self.restoring.as_ref().and_then(|restoring| restoring.claim.as_ref()) else {
             return;
         };
         let knowing: BTreeSet<NodeIndex> = round.answers.keys().copied().collect();
+        let (is_held, is_taken, needed) =
+            (claim.seat.is_none(), claim.is_taken(&knowing, sabotage), claim.needed());
         if !round.refused.is_empty() {
             self.report(Event::Refused(round.question, round.refused));
         }
-        if claim.seat.is_none() {
+        if is_held {
             self.seated(now);
-        } else if claim.is_taken(&knowing, sabotage) {
+        } else if is_taken {
             self.push(Output::SeatTaken(seat));
         } else {
             let known = u32::try_from(knowing.len()).unwrap_or(u32::MAX);
-            self.push(Output::Unseated(Unseated::TooFew { known, needed: claim.needed() }));
+            self.push(Output::Unseated(Unseated::TooFew { known, needed }));
         }
     }
 
     /// The launcher's own directory knows it, too.
     pub(super) fn seat_held(&mut self, now: Instant, seat: Seat) {
-        if let Some(restoring) = &mut self.restoring {
-            restoring.survey.claimant.held = Some(seat);
+        let Some(restoring) = &mut self.restoring else { return };
+        restoring.survey.claimant.held = Some(seat);
+        // If a node was lost meanwhile, all are being asked again.
+        if restoring.claim.take().is_some_and(|claim| claim.seat == Some(seat)) {
             self.seated(now);
         }
     }
