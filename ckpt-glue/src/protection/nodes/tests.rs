@@ -362,3 +362,48 @@ fn a_node_that_could_not_write_a_decision_down_is_sent_it_again() {
     assert_eq!(outputs.last(), Some(&Output::DecisionNoted(life)));
     assert_eq!(job.feed(Input::CheckpointFailed), [Output::Remind(nodes(&[1]))]);
 }
+
+// R34
+#[test]
+fn a_seat_is_taken_before_anything_is_changed_if_a_directory_does_not_know_it() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
+    let empty = Answer::Surveyed { found: vec![nothing()], seats: Known::default() };
+    job.answer_with(survey, 2, Ok(empty));
+    let seat = Seat { number: 2, id: CLAIMANT.id, parent: SEAT.id, is_inherited: true };
+    let outputs = job.read_records();
+    let question = number(&outputs, Question::Seat { seat, is_taken: false }, &ALL);
+    job.answer(question, &[0]);
+    job.answer_with(question, 2, Ok(Answer::Done));
+    let refused = job.answer_with(question, 1, Err(refusal(Refusal::NO_ROOM)));
+    // Half of three nodes are two, and the empty directory has no vote.
+    assert_eq!(refused.last(), Some(&Output::Unseated(Unseated::TooFew { known: 2, needed: 2 })));
+
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 2, Ok(Answer::Surveyed { found: vec![nothing()], seats: Known::default() }));
+    let outputs = job.read_records();
+    let question = number(&outputs, Question::Seat { seat, is_taken: false }, &ALL);
+    assert_eq!(job.answer(question, &ALL), [Output::SeatTaken(seat)]);
+    // A node that is lost before the launcher's own directory knows the seat is asked again, like all others.
+    let outputs = job.feed(Input::KeeperLost(NodeIndex(1)));
+    let again = number(&outputs, Question::Survey, &[0, 2]);
+    assert_eq!(job.feed(Input::SeatHeld(seat)), []);
+    assert_eq!(job.answer_with(again, 0, Ok(surveyed(vec![whole()]))), []);
+}
+
+#[test]
+fn a_launcher_whose_seat_most_directories_do_not_know_begins_no_life() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    for node in ALL {
+        let seats = Known { taken: (node == 0).then_some(SEAT), tried: Vec::new() };
+        job.answer_with(survey, node, Ok(Answer::Surveyed { found: vec![whole()], seats }));
+    }
+    let unseated = Output::Unseated(Unseated::TooFew { known: 1, needed: 2 });
+    assert_eq!(job.read_records(), [unseated]);
+}
