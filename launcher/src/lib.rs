@@ -57,6 +57,7 @@ use std::time::Duration;
 use ckpt_glue::config::JobConfig;
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use client::launch::salt;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -156,6 +157,8 @@ pub struct Plan {
     pub input: input::InputPlan,
     /// The task for which keepers are started.
     pub purpose: Purpose,
+    /// Who says that nodes' directories which are not there are gone for good (R34).
+    pub authority: Authority,
 }
 
 /// Images are encrypted.

@@ -106,8 +106,7 @@ pub fn switches() -> Vec<Switch> {
     all.push(Switch { name: "11-buffer-not-fixed", switches: loose });
     let guardless = Switches { guardless: true, ..Switches::default() };
     all.push(Switch { name: "30-no-guard", switches: guardless });
-    // No rank of this world speaks PMI: the crate that has that rule has the histories for it.
-    let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| *rule != ckpt_glue::Rule::PmiAhead);
+    let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| !is_elsewhere(*rule));
     all.extend(rules.map(|rule| {
         // A rule is out only when it is out everywhere: the store upholds the coordinator's rules once more.
         let store = match rule {
@@ -128,7 +127,10 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::LeaseFromArrival
             | ckpt_glue::Rule::SuspicionEnds
             | ckpt_glue::Rule::NeverSuspected
-            | ckpt_glue::Rule::PlaceTooEarly => None,
+            | ckpt_glue::Rule::PlaceTooEarly
+            | ckpt_glue::Rule::SeatByHalf
+            | ckpt_glue::Rule::SeatUnknown
+            | ckpt_glue::Rule::SeatStale => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -139,6 +141,17 @@ pub fn switches() -> Vec<Switch> {
         Switch { name: rule.name(), switches }
     }));
     all
+}
+
+/// Rules that no history of a world meets.
+fn is_elsewhere(rule: ckpt_glue::Rule) -> bool {
+    match rule {
+        // No rank of a world speaks PMI: the crate that has that rule has the histories for it.
+        ckpt_glue::Rule::PmiAhead => true,
+        // A world has one launcher at a time: see [`crate::seats`].
+        ckpt_glue::Rule::SeatByHalf | ckpt_glue::Rule::SeatUnknown | ckpt_glue::Rule::SeatStale => true,
+        _ => false,
+    }
 }
 
 /// The outcome of the hunt for one rule.

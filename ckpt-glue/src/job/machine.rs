@@ -104,7 +104,7 @@ impl Job {
                 .max(FENCE_MAX),
             sabotage: settings.sabotage,
         });
-        Ok(Job {
+        let mut job = Job {
             checkpoint,
             detector,
             restorer,
@@ -129,7 +129,9 @@ impl Job {
             commits: 0,
             outputs: Queue::default(),
             settings,
-        })
+        };
+        job.next_look = job.watch().map(|watch| now + watch.beat());
+        Ok(job)
     }
 
     /// Takes one input.
@@ -183,6 +185,7 @@ impl Job {
 
     /// Handles timeouts that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.look(now);
         if self.gather_until.is_some_and(|until| now >= until) {
             self.gather_until = None;
             // Ends with the nodes that are missing once the fence has had its time.
@@ -198,7 +201,6 @@ impl Job {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
-        self.look(now);
         self.watch_suspects(now);
         self.watch_keepers(now);
         self.watch_absent(now);

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
-use launcher::{Addresses, Encryption, Flush, Node, Plan, Program, Purpose, Saves, former_host, whole};
+use launcher::{
+    Addresses, Encryption, Flush, Node, OwnDirectories, Plan, Program, Purpose, Saves, former_host, whole,
+};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
@@ -110,6 +113,7 @@ pub(crate) fn prepare(
     let is_whole = saves == Saves::Process;
     let provider = whole::library(&programs.program).filter(|_| is_whole);
     let keeps_ids = keeps_ids(arguments, kept, is_whole)?;
+    let authority = authority(arguments, own_directories.as_ref(), &path);
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let former_silence = former_silence(&file, &reported, &config);
     let mut plan = Plan {
@@ -142,6 +146,7 @@ pub(crate) fn prepare(
         fetch: brought.and_then(|brought| brought.fetch),
         input: arguments.stdin.plan(&file)?,
         purpose,
+        authority,
     };
     // Settings for this run alone, or derived from where it runs, do not go into the job file.
     let keeps_ids = plan.keeps_ids || kept;
@@ -216,6 +221,14 @@ impl Programs {
         program.check()?;
         Ok(Programs { named, program, rail })
     }
+}
+
+/// A launcher in the job's own directory, and one that begins from a copy, do what a person wants. One in a node's directory cannot know whether the job goes on
+/// elsewhere (R34).
+fn authority(arguments: &RestartArguments, own: Option<&OwnDirectories>, path: &Path) -> Authority {
+    let root = own.and_then(|own| own.root.here().ok()).and_then(|root| root.canonicalize().ok());
+    let is_of_node = root.is_some_and(|root| path.parent() == Some(&root));
+    if is_of_node && arguments.from.is_none() { Authority::Votes } else { Authority::Person }
 }
 
 /// Checks the options of copies, and returns their destination.

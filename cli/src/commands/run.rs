@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, KeeperConfig, OnFault};
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
@@ -211,6 +212,7 @@ pub(crate) fn run(
         fetch: None,
         input: arguments.stdin.plan(arguments.ranks, is_saved)?,
         purpose: Purpose::Run,
+        authority: Authority::Person,
     };
     let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use drivers::{RAILS_VARIABLE, RailChoice};
 use launcher::error::LauncherError;
@@ -169,6 +170,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         input: InputPlan::NONE,
         job_file: Vec::new(),
         purpose: Purpose::Run,
+        authority: Authority::Person,
     })
 }
 

@@ -14,6 +14,7 @@ use crate::text;
 pub(super) fn question(question: Question) -> String {
     match question {
         Question::Survey => "what the nodes have".to_owned(),
+        Question::Seat { .. } => "who has the job, on its nodes".to_owned(),
         Question::Decide(life) => format!("the decision about life {life}, on its nodes"),
         Question::Commit(generation) => format!("the commit record of generation {generation}, on its nodes"),
         Question::Open(_) | Question::Meet(_) => {

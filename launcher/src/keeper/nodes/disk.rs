@@ -109,8 +109,11 @@ impl Disk {
                     asked.push(manifest.generation);
                 }
                 let known = known_besides(&mut directory, &decisions, &asked)?;
-                return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
+                // One that cannot be read knows no seat: it has no vote.
+                let seats = directory.seats().unwrap_or_default();
+                return Ok(NodeDone::Surveyed { found, seats, known, beside: self.beside() });
             }
+            NodeTask::Seat { seat, is_taken } => self.open()?.note_seat(seat, is_taken)?,
             NodeTask::Look(manifest) => {
                 let mut directory = self.open()?;
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
