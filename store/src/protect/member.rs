@@ -275,9 +275,9 @@ impl<S: Storage> Member<S> {
     pub fn seal(&mut self, generation: GenerationId, from: Option<GenerationId>) -> Result<(), ProtectError> {
         for of in 0..self.group.members() {
             let node = self.group.nodes()[of];
-            self.content(generation, of).map_err(|_| ProtectError::Incomplete {
-                generation,
-                what: format!("what node {node} has"),
+            self.content(generation, of).map_err(|error| match error {
+                error if error.is_unreadable() => error,
+                _ => ProtectError::Incomplete { generation, what: format!("what node {node} has") },
             })?;
         }
         self.read_sums(generation)?;
