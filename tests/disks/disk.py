@@ -107,7 +107,7 @@ class Fault:
     """From the operation after the next `after` ones on whose kind is in `operations` and whose path matches, so many operations meet the effect.
 
     Effects: an error number; "drop" (success is reported, and nothing done); "power" (the machine is off before the operation); "bad", of reads (a block in the
-    middle of what is read is lost for good).
+    middle of what is read is lost for good); "zero", of reads (zeros are read instead).
     """
 
     def __init__(self, operations, path, effect, after=0, count=1):
@@ -193,7 +193,10 @@ class Disk:
 
     def read(self, file, offset, count):
         count = max(0, min(count, len(file.live) - offset))
-        if self.meet("read", file.path, file.number) == "bad":
+        effect = self.meet("read", file.path, file.number)
+        if effect == "zero":
+            return bytes(count)
+        if effect == "bad":
             file.bad.add((offset + count // 2) // BLOCK_BYTES)
         file.expect_good(offset, count)
         return file.live[offset : offset + count]

@@ -24,29 +24,34 @@ TIMES = ("protected", "protected", "restored", "restored", "node", "launcher", "
 class Reads:
     """The faults of one round, and their report."""
 
-    def __init__(self, dice, nodes):
-        self.dice = dice
-        self.when, self.node = dice.choice(TIMES), dice.randrange(nodes)
+    def __init__(self, dice, nodes, is_silent=False):
+        """`is_silent`: the disk gives zeros in place of lost blocks, and no error."""
+        self.dice, self.is_silent = dice, is_silent
+        self.when, self.node = "restored" if is_silent else dice.choice(TIMES), dice.randrange(nodes)
         self.lost = (self.node + 1) % nodes if self.when == "rebuilt" else None
-        self.is_for_good = self.when == "node" or dice.randrange(2) == 1
+        self.is_for_good = is_silent or self.when == "node" or dice.randrange(2) == 1
+        self.files = dice.choice([IMAGE, PARITY, RECORD])
         # Of two nodes that lack pages of one stripe none can be rebuilt.
         self.costs_newest = self.when == "rebuilt" and self.is_for_good
 
     def fault(self, path):
         if self.is_for_good:
             counts = {"node": [ALL], "protected": [1, 3]}.get(self.when, [1, 3, ALL])
-            return Fault("read", path, "bad", count=self.dice.choice(counts))
+            count = self.dice.choice(counts)
+            return Fault("read", path, "zero", count=ALL) if self.is_silent else Fault("read", path, "bad", count=count)
         return Fault("read", path, errno.EIO, count=self.dice.randint(1, 8))
 
     def while_running(self):
         """Faults of the disk below the job."""
         if self.when != "protected":
             return []
-        return [self.fault(rf"^job/nodes/{self.node}/.*/{self.dice.choice([IMAGE, PARITY, RECORD])}")]
+        return [self.fault(rf"^job/nodes/{self.node}/.*/{self.files}")]
 
     def expected_running(self):
-        """What the launcher has to print of them. A read that fails for a moment may be one that the kernel made in advance, and repeats."""
-        return UNREADABLE.format("") if self.when == "protected" and self.is_for_good else None
+        """What the launcher has to print of them. A read that fails for a moment may be one that the kernel made in advance, and repeats; and of records there are
+        copies on all nodes."""
+        is_reported = self.when == "protected" and self.is_for_good and self.files != RECORD
+        return UNREADABLE.format("") if is_reported else None
 
     def at_restart(self, disk, newest):
         """Puts the faults of the restart onto its disk. `newest`: the epoch of the newest generation."""
@@ -55,7 +60,7 @@ class Reads:
             "restored": of_newest + IMAGE,
             "node": rf"^job/nodes/{self.node}/",
             "launcher": r"^job/(life.*/(commit|manifest)|decision-\d+)$",
-            "rebuilt": of_newest + IMAGE if self.is_for_good else rf"^job/nodes/{self.node}/.*/{self.dice.choice([IMAGE, PARITY, RECORD])}",
+            "rebuilt": of_newest + IMAGE if self.is_for_good else rf"^job/nodes/{self.node}/.*/{self.files}",
         }
         if self.when in paths:
             fault = self.fault(paths[self.when])
