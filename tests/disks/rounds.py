@@ -171,9 +171,11 @@ class Round:
                 if kept.get(generation) != "committed":
                     raise Failure(f"generation {generation} was reported committed, and is {kept.get(generation, 'not there')}")
         if self.reads:
-            self.reads.at_restart(left, newest)
+            # One more may have become durable with the power loss.
+            epochs = sorted(epoch(generation) for generation, state in kept.items() if state == "committed")
+            self.reads.at_restart(left, epochs[-1])
             expected = self.reads.expected_at_restart()
-            newest -= self.reads.costs_newest
+            newest = epochs[-2] if self.reads.costs_newest else newest
             self.verify_unreadable()
         elif self.kind != "lying":
             self.checked("verify", self.directory)
