@@ -255,6 +255,10 @@ impl<D> Nodes<D> {
             }
             // The rest may have waited for this round.
             _ => {
+                // Parity that cannot be folded is damaged. The next generation stands for itself, so that those below it can go.
+                if round.refused.values().any(|refusal| refusal.errno == Refusal::DEVICE) {
+                    self.base = None;
+                }
                 self.seal(now);
                 if !self.sealing.is_pending() {
                     self.resume_rebuilding(now);

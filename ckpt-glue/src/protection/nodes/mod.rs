@@ -67,6 +67,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// `EIO`: the node's disk fails, or something that lies on it is damaged.
+    pub const DEVICE: u32 = 5;
     /// `EHOSTDOWN`: the node's keeper is gone.
     pub const GONE: u32 = 112;
     /// `ETIMEDOUT`: the node has not answered in time.
@@ -335,7 +337,14 @@ pub enum Event<D> {
     /// Generations that were passed over or chosen, newest first. They replace those of the last such event.
     Judged(Vec<Report>),
     /// Nodes rebuild their part of a generation before the life begins.
-    Repairing(GenerationId, BTreeSet<NodeIndex>),
+    Repairing {
+        /// The generation.
+        generation: GenerationId,
+        /// The nodes.
+        nodes: BTreeSet<NodeIndex>,
+        /// Why images of it cannot be restored, as those of them report that know a reason.
+        problems: BTreeMap<NodeIndex, String>,
+    },
     /// Nodes bring their part of a generation from its copy.
     Fetching(GenerationId, BTreeSet<NodeIndex>),
     /// They have it.

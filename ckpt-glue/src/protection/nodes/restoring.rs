@@ -61,6 +61,17 @@ impl Restoring {
     }
 
     fn report(&self, nodes: u32, generation: GenerationId, verdict: GenerationVerdict) -> Report {
+        let problems = self.problems_of(generation, (0..nodes).map(NodeIndex));
+        let failure = self.failures.get(&generation).cloned().unwrap_or_default();
+        Report { generation, verdict, problems, failure }
+    }
+
+    /// Why the images of a generation cannot be restored on these nodes.
+    fn problems_of(
+        &self,
+        generation: GenerationId,
+        nodes: impl Iterator<Item = NodeIndex>,
+    ) -> BTreeMap<NodeIndex, String> {
         let place = self.plan.generations().iter().position(|known| *known == generation);
         let problem = |node: NodeIndex| {
             let Some(of_node) = self.problems.get(&node) else {
@@ -68,9 +79,7 @@ impl Restoring {
             };
             of_node.get(place?)?.clone().map(|problem| (node, problem))
         };
-        let problems = (0..nodes).map(NodeIndex).filter_map(problem).collect();
-        let failure = self.failures.get(&generation).cloned().unwrap_or_default();
-        Report { generation, verdict, problems, failure }
+        nodes.filter_map(problem).collect()
     }
 }
 
@@ -260,8 +269,10 @@ impl<D> Nodes<D> {
             .map(|Judged { generation, verdict }| restoring.report(nodes, generation, verdict))
             .collect();
         let progress = now + self.settings.times.progress_every;
+        let mut problems = BTreeMap::new();
         match &choice {
-            Choice::Repair { generation, .. } => {
+            Choice::Repair { generation, nodes } => {
+                problems = restoring.problems_of(*generation, nodes.iter().copied());
                 restoring.plan.begin_repair(*generation);
                 restoring.progress = Some(progress);
             }
@@ -274,7 +285,7 @@ impl<D> Nodes<D> {
         self.report(Event::Judged(judged));
         match choice {
             Choice::Repair { generation, nodes } => {
-                self.report(Event::Repairing(generation, nodes.clone()));
+                self.report(Event::Repairing { generation, nodes: nodes.clone(), problems });
                 self.ask(now, Question::Repair(generation), None, &nodes);
             }
             Choice::Fetch { generation, nodes } => {

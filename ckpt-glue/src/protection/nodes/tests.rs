@@ -206,6 +206,18 @@ fn one_node_that_refuses_costs_the_generation_and_its_base() {
 }
 
 #[test]
+fn a_node_that_cannot_fold_its_parity_costs_the_base_of_the_next_generation() {
+    for (errno, base) in [(Refusal::DEVICE, None), (Refusal::NO_ROOM, Some(1)), (Refusal::GONE, Some(1))] {
+        let mut job = Job::running();
+        let outputs = job.feed(Input::Collected(vec![generation(1)]));
+        let collect = number(&outputs, Question::Collect, &ALL);
+        job.answer(collect, &[0, 2]);
+        job.answer_with(collect, 1, Err(refusal(errno)));
+        job.protect(2, base);
+    }
+}
+
+#[test]
 fn a_lost_keeper_costs_the_generation_that_is_being_protected() {
     let mut job = Job::running();
     job.protect(2, Some(1));

@@ -45,6 +45,13 @@ pub(super) fn rebuilt(rebuilt: Rebuilt) -> String {
     )
 }
 
+/// Why images of nodes cannot be restored, in brackets; nothing if no node knows a reason.
+pub(super) fn problems(keepers: &Keepers, problems: &BTreeMap<NodeIndex, String>) -> String {
+    let of = |(node, problem): (&NodeIndex, &String)| format!("{}: {problem}", keepers.name(*node));
+    let all: Vec<String> = problems.iter().map(of).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
+}
+
 /// Why a generation cannot be restored. `None`: it can be, or could be if its nodes were rebuilt.
 pub(super) fn lost(keepers: &Keepers, report: &Report) -> Option<String> {
     let GenerationVerdict::Lost { without_images, groups } = &report.verdict else { return None };
