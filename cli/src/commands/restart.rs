@@ -12,7 +12,8 @@ use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
-use launcher::{Addresses, Encryption, Flush, Node, Plan, Program, Purpose, Saves, former_host, whole};
+use launcher::spawn::preload;
+use launcher::{Addresses, Encryption, Flush, Node, Plan, Program, Purpose, Saves, former_host};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
@@ -108,7 +109,7 @@ pub(crate) fn prepare(
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
-    let provider = whole::library(&programs.program).filter(|_| is_whole);
+    let provider = preload::library(&programs.program).filter(|_| is_whole);
     let keeps_ids = keeps_ids(arguments, kept, is_whole)?;
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let former_silence = former_silence(&file, &reported, &config);

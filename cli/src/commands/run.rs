@@ -18,7 +18,8 @@ use launcher::mpi::program::Detected;
 use launcher::mpi::replacement::Replacement;
 use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
 use launcher::registry::{Registration, runtime_directory};
-use launcher::{self, Addresses, HostLoss, Node, Observer, Plan, Program, Purpose, Saves, whole};
+use launcher::spawn::preload;
+use launcher::{self, Addresses, HostLoss, Node, Observer, Plan, Program, Purpose, Saves};
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
@@ -153,7 +154,7 @@ pub(crate) fn run(
     }
     if wanted == Saves::Process {
         match &provider {
-            Ok(library) => whole::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
+            Ok(library) => preload::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
             // It may be a script that starts one with points of its own.
             Err(error) if !arguments.quiet => {
                 print_message(format_args!(
@@ -276,7 +277,7 @@ fn wants_checkpoints(arguments: &RunArguments) -> bool {
 
 /// How a program is saved. A program without checkpoint options is left as it is.
 fn saves(arguments: &RunArguments, program: &Program) -> Result<Saves, CliError> {
-    let whole = wants_checkpoints(arguments) && !whole::is_native(program)?;
+    let whole = wants_checkpoints(arguments) && !preload::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
 }
 

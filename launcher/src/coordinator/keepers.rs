@@ -16,14 +16,14 @@ use super::super::limits::{
     KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX,
     LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
 };
-use super::super::process::{end_with_launcher, non_blocking};
-use super::super::remote_words::quoted;
 use super::super::secrets::withheld;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
 use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::LauncherError;
+use crate::spawn::process::{end_with_launcher, non_blocking};
+use crate::spawn::remote_shell::quoted;
 use transport::config::AuthLevel;
 
 /// A keeper that runs.

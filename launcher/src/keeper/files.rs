@@ -9,9 +9,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use transport::Life;
 
+use super::super::Saves;
 use super::super::wire::FromKeeper;
-use super::super::{Saves, mappings};
 use super::Shell;
+use crate::mpi::mappings;
 
 #[derive(Debug, Default)]
 pub(super) struct Files {

@@ -25,14 +25,14 @@ use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
 use transport::Life;
 
 use super::descriptors::{self, Descriptors};
-use super::keeper::terminal::Terminal;
-use super::key::KeyFile;
-use super::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use super::namespace::{Namespaces, Starting, Wanted};
 use super::pidfd::{PidFd, has_ended};
-use super::pmi;
 use crate::error::LauncherError;
+use crate::keeper::terminal::Terminal;
+use crate::key::KeyFile;
+use crate::limits::{CONTROL_QUEUE_BYTES_MAX, READ_BYTES};
 use crate::mpi::environment::is_foreign;
+use crate::pmi;
 
 /// Names the environment variables from which a program learns its rank without opening a session.
 const RANK_VARIABLE: &str = "STILLWIRE_RANK";
