@@ -71,7 +71,8 @@ pub use lines::{Channel, LineReader};
 pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
 pub use spawn::guard::watch as guard_node;
-pub use spawn::process::{Program, end_with_launcher, nic_choice, non_blocking};
+pub use spawn::process::{end_with_launcher, non_blocking};
+pub use spawn::program::{Program, nic_choice};
 pub use version::VERSION;
 
 /// The options with which a program is checkpointed: any of them.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
@@ -23,7 +23,7 @@ use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::LauncherError;
 use crate::spawn::process::{end_with_launcher, non_blocking};
-use crate::spawn::remote_shell::quoted;
+use crate::spawn::remote_shell::keeper_command;
 use transport::config::AuthLevel;
 
 /// A keeper that runs.
@@ -197,7 +197,7 @@ impl Keepers {
         let Some(keeper) = self.all.get_mut(&node) else { return Ok(()) };
         let place = &keeper.place;
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
-        let mut command = command(place)?;
+        let mut command = keeper_command(place)?;
         for name in withheld(plan) {
             command.env_remove(name);
         }
@@ -340,23 +340,6 @@ impl Keepers {
             self.lost(node);
         }
     }
-}
-
-/// The command that starts a keeper: this program, here or behind a remote shell.
-fn command(node: &Node) -> Result<Command, LauncherError> {
-    let program =
-        std::env::current_exe().map_err(|error| LauncherError::Keeper { host: node.name(), error })?;
-    let mut command = match &node.host {
-        None => Command::new(program),
-        Some(host) => {
-            let (shell, arguments) = node.remote_shell.split_first().expect("a remote shell has a name");
-            let mut command = Command::new(shell);
-            command.args(arguments).arg(host).arg(quoted(program.as_os_str()));
-            command
-        }
-    };
-    command.arg("__keeper");
-    Ok(command)
 }
 
 fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool) -> Begin {

@@ -27,7 +27,7 @@ use super::super::{Saves, image_key, watch};
 use super::{Shell, Site};
 use crate::spawn::namespace::Wanted;
 use crate::spawn::preload;
-use crate::spawn::process::Program;
+use crate::spawn::program::Program;
 
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;

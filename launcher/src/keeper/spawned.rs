@@ -18,7 +18,8 @@ use super::super::node_name;
 use super::super::wire::FromKeeper;
 use super::Shell;
 use crate::spawn::descriptors;
-use crate::spawn::process::{Group, Program, SpawnSpec};
+use crate::spawn::process::{Group, SpawnSpec};
+use crate::spawn::program::Program;
 
 /// The spawned processes of this node.
 #[derive(Debug, Default)]

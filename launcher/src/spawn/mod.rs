@@ -1,4 +1,5 @@
-//! Starting and ending the processes of a job: keepers on this host and behind remote shells, ranks in their namespaces, and what ranks spawn.
+//! Starting and ending the processes of a job: keepers on this host and behind remote shells (which may be a scheduler's), ranks in their namespaces, and the
+//! processes that ranks spawn.
 
 pub(crate) mod descriptors;
 pub(crate) mod guard;
@@ -6,4 +7,5 @@ pub mod namespace;
 pub mod pidfd;
 pub mod preload;
 pub(crate) mod process;
+pub(crate) mod program;
 pub(crate) mod remote_shell;

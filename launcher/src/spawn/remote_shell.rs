@@ -1,10 +1,32 @@
-//! Words for the shell of another host: ssh joins its arguments with spaces, and the shell there splits them again.
+//! Keepers, started here or behind a remote shell.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::process::Command;
 
-/// A word that a POSIX shell reads as exactly these bytes. One of ordinary characters stays as it is, also for programs that use no shell.
-pub(crate) fn quoted(word: &OsStr) -> OsString {
+use crate::Node;
+use crate::error::LauncherError;
+
+/// The command that starts the keeper of a node.
+pub(crate) fn keeper_command(node: &Node) -> Result<Command, LauncherError> {
+    let program =
+        std::env::current_exe().map_err(|error| LauncherError::Keeper { host: node.name(), error })?;
+    let mut command = match &node.host {
+        None => Command::new(program),
+        Some(host) => {
+            let (shell, arguments) = node.remote_shell.split_first().expect("a remote shell has a name");
+            let mut command = Command::new(shell);
+            command.args(arguments).arg(host).arg(quoted(program.as_os_str()));
+            command
+        }
+    };
+    command.arg("__keeper");
+    Ok(command)
+}
+
+/// A word that a POSIX shell reads as exactly these bytes: ssh joins its arguments with spaces, and the shell of the other host splits them again. A word
+/// of ordinary characters stays as it is, also for programs that use no shell.
+fn quoted(word: &OsStr) -> OsString {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,@+%".contains(byte);
     if !word.is_empty() && word.as_bytes().iter().all(is_plain) {
         return word.to_owned();
