@@ -192,7 +192,9 @@ pub fn keep() -> bool {
     let mut link = match open() {
         Ok(link) => link,
         Err(error) => {
-            eprintln!("stillwire: keeper: its standard input and output are no link to a launcher: {error}");
+            crate::print_message(format_args!(
+                "keeper: its standard input and output are no link to a launcher: {error}"
+            ));
             return false;
         }
     };
@@ -207,7 +209,9 @@ pub fn keep() -> bool {
             return false;
         }
         Err(error) => {
-            eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
+            crate::print_message(format_args!(
+                "keeper: no word of the launcher that has started it: {error}"
+            ));
             return false;
         }
     };
@@ -396,7 +400,7 @@ impl Shell {
         let end = match end {
             Ok(end) => end,
             Err(error) => {
-                eprintln!("stillwire: keeper of {}: {error}", node_name());
+                crate::print_message(format_args!("keeper of {}: {error}", node_name()));
                 return self.give_up();
             }
         };
@@ -409,7 +413,7 @@ impl Shell {
             }
             End::Lost(LinkError::Closed) | End::Signal => self.give_up(),
             End::Lost(error) => {
-                eprintln!("stillwire: keeper of {}: the launcher's link: {error}", node_name());
+                crate::print_message(format_args!("keeper of {}: the launcher's link: {error}", node_name()));
                 self.give_up()
             }
         }
@@ -475,7 +479,10 @@ impl Shell {
 
     fn send_to_launcher(&mut self, message: &FromKeeper) {
         if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
-            eprintln!("stillwire: keeper of {}: the launcher does not read any more", node_name());
+            crate::print_message(format_args!(
+                "keeper of {}: the launcher does not read any more",
+                node_name()
+            ));
             self.give_up();
         }
     }
@@ -545,10 +552,10 @@ impl Shell {
                     }
                     self.collect_processes();
                     if self.guard.has_ended() {
-                        eprintln!(
-                            "stillwire: keeper of {}: its guard was killed, and nothing would end its ranks if this process were; it ends them and starts again",
+                        crate::print_message(format_args!(
+                            "keeper of {}: its guard was killed, and nothing would end its ranks if this process were; it ends them and starts again",
                             node_name()
-                        );
+                        ));
                         return Some(End::Signal);
                     }
                 }

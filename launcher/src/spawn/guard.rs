@@ -317,9 +317,9 @@ fn clean(job: &str, directory: PathBuf) {
     };
     registry::remove_abandoned(id);
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
-        eprintln!(
-            "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
-        );
+        crate::print_message(format_args!(
+            "the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
+        ));
     }
 }
 
