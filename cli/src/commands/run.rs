@@ -138,6 +138,7 @@ pub(crate) fn run(
     }
     let encryption = if arguments.checkpoint.encrypt { Some(arguments.key.encryption()?) } else { None };
     let flush = arguments.flush.flush(arguments.sign.copy_key(&arguments.key)?)?;
+    flush.iter().filter(|_| !arguments.quiet).for_each(copies::warn_of_writers);
     if let Ok(library) = &provider
         && arguments.mpi.library != MpiChoice::None
     {
