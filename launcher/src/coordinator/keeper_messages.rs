@@ -144,7 +144,8 @@ impl Shell<'_> {
                 self.ranks.extend(changes);
             }
             FromKeeper::WorldStarted { world, outcome } => self.on_world_started(world, outcome),
-            FromKeeper::Found { without_provider, elsewhere, shared } => {
+            FromKeeper::Found { number, without_provider, elsewhere, shared } => {
+                self.on_networks(node, number, without_provider.is_empty() && elsewhere.is_empty());
                 self.on_elsewhere(elsewhere);
                 self.on_found(without_provider, shared);
             }

@@ -9,6 +9,7 @@ mod job_end;
 mod keeper_messages;
 mod keepers;
 mod mpi;
+mod networks;
 mod nodes;
 mod output;
 mod parts;

@@ -643,7 +643,7 @@ impl Shell {
                 self.start_world(world, running, &commands, life);
             }
             ToKeeper::EndSpawned => self.spawned.give_up(),
-            ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
+            ToKeeper::Look { number, worlds, members } => self.look_at(number, worlds, &members),
             ToKeeper::NameWorld { name } => self.name_world(&name),
             ToKeeper::NoteFiles => self.note_files(),
             ToKeeper::Drain { number } => {
