@@ -355,7 +355,7 @@ fn a_rank_that_opens_its_network_late_is_saved_from_then_on() {
     let go = place.text("go");
     let wait = format!("wait:{go}");
     // Beyond the first look at its world, and the second.
-    let steps = ["only:0", "network", "only:1", "sleep:3", "print:opens", "only:1", "network", &wait];
+    let steps = ["only:0", "network", "only:1", "sleep:3", "only:1", "network", &wait];
     let mut job = Running::start(saved_often(&place, &steps));
     job.wait_for("committed");
     fs::write(&go, b"").unwrap();

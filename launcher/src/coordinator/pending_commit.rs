@@ -95,7 +95,7 @@ impl Shell<'_> {
         for Awaited { generation, .. } in core::mem::take(&mut self.pending_commit.awaited) {
             if self.job.status().phase == JobPhase::Fencing {
                 let why = "its life ended before every rank had reported its network";
-                self.notify(&Notice::Lost { generation: generation, why });
+                self.notify(&Notice::Lost { generation, why });
             }
             self.feed_job(job::Input::CommitFailed { generation, errno: Errno::ECANCELED as u32 });
         }
