@@ -357,12 +357,12 @@ fn a_rank_that_opens_its_network_late_is_saved_from_then_on() {
     // Beyond the first look at its world, and the second.
     let steps = ["only:0", "network", "only:1", "sleep:3", "only:1", "network", &wait];
     let mut job = Running::start(saved_often(&place, &steps));
-    job.wait_for("committed");
+    job.wait_for("committed (");
     fs::write(&go, b"").unwrap();
     let done = job.finish();
     assert_eq!(done.code, Some(0), "{done:?}");
     let time = |line: &str| line.strip_prefix("stillwire:")?.trim().split_once(" s")?.0.parse::<f64>().ok();
-    let committed = done.stderr.lines().find(|line| line.contains("committed")).and_then(time);
+    let committed = done.stderr.lines().find(|line| line.contains("committed (")).and_then(time);
     assert!(committed.expect("a time") > 3.0, "{done:?}: rank 1 had no network");
 }
 
@@ -373,7 +373,7 @@ fn no_generation_is_committed_while_a_rank_may_be_on_another_network() {
     job.wait_for("another network than the provider");
     let ended = job.finish();
     assert_ne!(ended.code, Some(0), "{ended:?}");
-    assert!(!ended.stderr.contains("committed"), "{ended:?}");
+    assert!(!ended.stderr.contains("committed ("), "{ended:?}");
     let listed = done(&mut stillwire(&["ls", &place.text("job")]));
     assert!(!listed.stdout.contains("committed"), "{listed:?}");
 }
