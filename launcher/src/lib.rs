@@ -14,34 +14,27 @@
 
 mod addresses;
 mod coordinator;
-mod descriptors;
 pub mod error;
 mod flush;
-mod guard;
 pub mod input;
 mod keeper;
 pub mod key;
 mod limits;
 mod lines;
-mod mappings;
 pub mod mpi;
-pub mod namespace;
 pub mod nodes;
 mod notice;
-pub mod pidfd;
 mod pmi;
-mod process;
 pub mod registry;
-mod remote_words;
 pub mod repeats;
 pub mod requests;
 pub mod secrets;
+pub mod spawn;
 pub mod status;
 mod storage;
 mod terminal;
 pub mod text;
 mod version;
-pub mod whole;
 mod wire;
 mod worker;
 
@@ -73,13 +66,14 @@ use crate::mpi::replacement::Replacement;
 pub use addresses::Addresses;
 pub use coordinator::run;
 pub use flush::{Directories, Fetch, Flush, SoFar};
-pub use guard::watch as guard_node;
 pub use keeper::keep as keep_node;
 pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
 pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
-pub use process::{Program, end_with_launcher, nic_choice, non_blocking};
+pub use spawn::guard::watch as guard_node;
+pub use spawn::process::{end_with_launcher, non_blocking};
+pub use spawn::program::{Program, nic_choice};
 pub use version::VERSION;
 
 /// The options with which a program is checkpointed: any of them.

@@ -18,9 +18,7 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source,
 };
 use crate::error::ConfigError;
-use crate::limits::{
-    COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE, FENCE_MAX, REPLACE_SILENCES,
-};
+use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
@@ -95,13 +93,7 @@ impl Job {
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
-            fence_max: settings
-                .config
-                .keeper
-                .watch()
-                .silence()
-                .saturating_mul(REPLACE_SILENCES + 1)
-                .max(FENCE_MAX),
+            fence_max: config.keeper.absence_max(),
             sabotage: settings.sabotage,
         });
         let mut job = Job {

@@ -13,8 +13,9 @@ use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
+use launcher::spawn::preload;
 use launcher::{
-    Addresses, Encryption, Flush, Node, OwnDirectories, Plan, Program, Purpose, Saves, former_host, whole,
+    Addresses, Encryption, Flush, Node, OwnDirectories, Plan, Program, Purpose, Saves, former_host,
 };
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
@@ -95,7 +96,7 @@ pub(crate) fn prepare(
         // Its images have not been read yet, but by their nodes before it is chosen.
         suspects.insert(manifest.generation);
     }
-    let Placement { nodes, spares } = place(&file, newest.as_ref(), &hosts, &bind)?;
+    let Placement { nodes, spares } = place(&file, newest.as_ref(), &hosts, &bind, arguments.quiet)?;
     if purpose == Purpose::Repair {
         // A repair has to know whether all is whole, so every byte is read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
@@ -106,12 +107,13 @@ pub(crate) fn prepare(
         return Err(CliError::DomainsOfNothing);
     }
     let flush = flush(arguments, &file, purpose, encryption.is_some())?;
+    flush.iter().filter(|_| !arguments.quiet).for_each(copies::warn_of_writers);
     // Lives that the directory knows nothing of have left copies.
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
-    let provider = whole::library(&programs.program).filter(|_| is_whole);
+    let provider = preload::library(&programs.program).filter(|_| is_whole);
     let keeps_ids = keeps_ids(arguments, kept, is_whole)?;
     let authority = authority(arguments, own_directories.as_ref(), &path);
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
@@ -175,13 +177,14 @@ fn place(
     newest: Option<&Manifest>,
     hosts: &HostArguments,
     bind: &Addresses,
+    is_quiet: bool,
 ) -> Result<Placement, CliError> {
     let spares = hosts.spare_nodes(bind)?;
     if let Some(manifest) = newest.filter(|_| protection::is_in(file)) {
         let found = place_nodes(manifest, &hosts.nodes_of_images(file.ranks, bind)?, hosts)?;
         return Ok(Placement { spares: [found.spares, spares].concat(), ..found });
     }
-    if protection::is_in(file) {
+    if protection::is_in(file) && !is_quiet {
         print_message(format_args!(
             "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
         ));
@@ -267,7 +270,7 @@ fn keeps_ids(arguments: &RestartArguments, kept: bool, is_whole: bool) -> Result
             why: "its images hold what it names at its points, and it runs anew",
         });
     }
-    if kept && !keeps_ids {
+    if kept && !keeps_ids && !arguments.quiet {
         print_message(format_args!(
             "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
         ));
@@ -335,10 +338,12 @@ fn rail(
         }
         return Ok(Some(decided));
     }
-    print_message(format_args!(
-        "ranks went over {decided} last; with new hosts they go over {}, unless --nic says otherwise",
-        named.nic()?
-    ));
+    let nic = named.nic()?;
+    if !arguments.quiet {
+        print_message(format_args!(
+            "ranks went over {decided} last; with new hosts they go over {nic}, unless --nic says otherwise"
+        ));
+    }
     Ok(None)
 }
 

@@ -19,7 +19,8 @@ use launcher::input::InputPlan;
 use launcher::mpi::replacement::MpiFrom;
 use launcher::mpi::{MpiChoice, resolve};
 use launcher::registry::Registration;
-use launcher::{Addresses, HostLoss, Node, Plan, Program, Purpose, Saves, whole};
+use launcher::spawn::preload;
+use launcher::{Addresses, HostLoss, Node, Plan, Program, Purpose, Saves};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
@@ -193,7 +194,7 @@ fn mpi_plan(
     let mut program = Program { command, ..native.program };
     let (detected, replacement) = resolve(&program, MpiChoice::Auto, &MpiFrom::Auto)?;
     equip(&mut program, &detected, &mpi.provider, Ipv4Addr::LOCALHOST.into());
-    whole::equip(&mut program, &mpi.provider, None);
+    preload::equip(&mut program, &mpi.provider, None);
     let provider = Some(mpi.provider.clone());
     Ok(Plan { program, provider, is_mpi: true, replacement, saves: Saves::Process, ..native })
 }

@@ -123,6 +123,30 @@ fn a_launcher_that_is_killed_has_a_successor() {
     wait_until("nothing is left", || place.lock_is_free());
 }
 
+/// Between the two, the registry has no entry of the job.
+#[test]
+fn a_job_goes_by_its_id_also_between_two_launchers() {
+    let place = Place::new();
+    let job = sort(&place);
+    wait_until("a commit", || commits(&job) >= 1);
+    let launcher = launcher(&job);
+    let watcher = parent(launcher);
+    signal(watcher, "STOP");
+    signal(launcher, "KILL");
+    wait_until("the guard has removed the entry", || {
+        let jobs = launcher::registry::jobs().expect("the registry");
+        !jobs.iter().any(|info| info.job == *job)
+    });
+    let seen = done(&mut stillwire(&["attach", &job[..8], "--no-wait"]));
+    signal(watcher, "CONT");
+    assert_eq!(seen.code, Some(0), "{seen:?}");
+    seen.says(&["all ranks run", "committed"]);
+    wait_until("a successor", || listed(&job).is_some_and(|found| found["pid"] != launcher));
+    let watching = attach(&job, &[]);
+    place.let_end();
+    verified(&watching.finish());
+}
+
 #[test]
 fn a_detached_job_that_is_ended_has_no_successor() {
     let place = Place::new();
