@@ -2,7 +2,7 @@
 
 use transport::{FrozenPort, Port};
 
-use crate::plan::{Plan, draw};
+use crate::plan::draw;
 
 /// Which rule is out, for each crate that has switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -163,24 +163,10 @@ pub struct HuntReport {
     pub found: bool,
     /// Histories run until then, or in all.
     pub after_histories: u64,
-    /// The swarm's seed of the history in which it was noticed; none if that was one of a scenario.
+    /// The seed of the history in which it was noticed.
     pub seed: Option<u64>,
     /// The judges' findings.
     pub violations: Vec<crate::judge::Violation>,
-}
-
-/// A rule of which the swarm's histories notice one in 540,000, and the scenario with histories for it.
-const RARE: (&str, &str) =
-    ("10-stale-resync", include_str!("../scenarios/resync-behind-a-newer-acknowledgement.scenario"));
-
-/// The histories in which the loss of a rule is looked for: the swarm's own, from the first seed on, or those of its scenario.
-fn histories(switch: &Switch) -> Box<dyn Iterator<Item = Plan>> {
-    if switch.name == RARE.0
-        && let Ok(scenario) = crate::scenario::parse(RARE.1)
-    {
-        return Box::new(scenario.plans().collect::<Vec<_>>().into_iter());
-    }
-    Box::new((0..).map(|seed| draw(seed, None)))
 }
 
 /// Takes a rule out and runs histories until a judge notices or the budget is used.
@@ -193,14 +179,18 @@ pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
         seed: None,
         violations: Vec::new(),
     };
-    for (histories_before, plan) in (0..histories_max).zip(histories(switch)) {
-        report.after_histories = histories_before + 1;
-        let seed = (switch.name != RARE.0).then_some(plan.seed);
-        let mut world = crate::world::World::new(plan, false);
+    for seed in 0..histories_max {
+        report.after_histories = seed + 1;
+        let mut world = crate::world::World::new(draw(seed, None), false);
         world.take_out(switch.switches);
         world.run();
         if !world.violations().is_empty() {
-            return HuntReport { found: true, seed, violations: world.violations().to_vec(), ..report };
+            return HuntReport {
+                found: true,
+                seed: Some(seed),
+                violations: world.violations().to_vec(),
+                ..report
+            };
         }
     }
     report
