@@ -96,7 +96,7 @@ fn a_detached_job_goes_on_and_whoever_attaches_gets_its_output_and_its_end() {
     assert_eq!(report.json()["outcome"], "finished", "{report:?}");
     // By its directory, when it has ended.
     verified(&done(&mut stillwire(&["attach", &place.job_text()])));
-    assert!(place.lock_is_free());
+    wait_until("nothing is left", || place.lock_is_free());
     let unknown = done(&mut stillwire(&["attach", &job]));
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     unknown.says(&["no running job has the id", "goes by its directory"]);
