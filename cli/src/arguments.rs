@@ -336,7 +336,7 @@ pub(crate) struct RunArguments {
     /// Its output goes into files in its directory (by default ./stillwire-JOB), and `stillwire attach` shows it and passes on the exit code. Standard input is empty. If the launcher is killed, the job continues from its newest checkpoint. `stillwire kill` ends it.
     #[arg(long, conflicts_with_all = ["stdin", "tty"])]
     pub(crate) detach: bool,
-    /// Print only errors and the program's output; with -n 1, without the rank's number in front of each line
+    /// Print only the program's output, errors and faults: no progress, and no warnings about options; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Print suspicions of nodes too that are withdrawn at once
@@ -454,7 +454,7 @@ pub(crate) struct RestartArguments {
     /// Return when the job runs, and print its id, as for `run`
     #[arg(long, conflicts_with = "stdin")]
     pub(crate) detach: bool,
-    /// Print only what the program prints, and errors
+    /// Print only the program's output, errors and faults, as for `run`
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Print suspicions of nodes too that are withdrawn at once

@@ -54,7 +54,7 @@ fn serve(command: OwnCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
-        OwnCommand::First => launcher::namespace::be_first(),
+        OwnCommand::First => launcher::spawn::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),
     }

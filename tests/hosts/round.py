@@ -21,6 +21,8 @@ SPARES = 2
 
 # Seconds. The first is for a fault that the job survives by itself, and for a restart: leases, pauses between attempts, and a busy machine.
 RECOVERED_MAX = 120
+# After the job's end, and as long again as the fault was: the sshd of a host that was cut off sends to a client that is gone when its TCP tries again, and
+# the pauses between tries grow to the length of the cut.
 LEFT_MAX = 20
 SAID_MAX = 20
 
@@ -92,7 +94,7 @@ class Round:
         self.options, self.what = options, ""
         self.folder = tempfile.mkdtemp(prefix=f"{self.kind}-", dir=options.place)
         self.failures, self.two_lives, self.leftovers = [], [], []
-        self.recovery_s, self.stages, self.restarts = None, {}, 0
+        self.recovery_s, self.stages, self.restarts, self.fault_seconds = None, {}, 0, 0.0
         self.cluster = self.job = None
 
     def run(self):
@@ -115,7 +117,7 @@ class Round:
         job = self.job
         host = self.dice.choice(self.cluster.nodes)
         fault = KINDS[self.kind](job, self.dice, host)
-        self.what = fault.what
+        self.what, self.fault_seconds = fault.what, fault.seconds
         wait = self.dice.random() * 2
         job.wait_until_saved()
         time.sleep(wait)
@@ -172,11 +174,13 @@ class Round:
         if self.two_lives:
             self.failures.append(f"two lives at one time: {'; '.join(self.two_lives)}")
         if not self.failures:
-            try:
-                wait_until("nothing is left", lambda: not self.cluster.leftovers(), LEFT_MAX)
-            except RuntimeError:
-                self.leftovers = self.cluster.leftovers()
-                self.failures.append(f"left {LEFT_MAX} s after the end: {'; '.join(self.leftovers)}")
+            limit = LEFT_MAX + self.fault_seconds
+            end = time.monotonic() + limit
+            while (left := self.cluster.leftovers()) and time.monotonic() < end:
+                time.sleep(0.01)
+            if left:
+                self.leftovers = left
+                self.failures.append(f"left {limit:.0f} s after the end: {'; '.join(self.leftovers)}")
 
     def end(self, keeps):
         """Nothing of it is left, but what was printed and recorded."""

@@ -1,4 +1,4 @@
-//! Another layout: a restart spreads the ranks over the nodes differently, although their images lie on their nodes (R34).
+//! Another layout: a restart spreads the ranks over the nodes differently, although their images lie on their nodes (R35).
 //!
 //! Which files go where, from which host a node of the former layout gives them, what an interrupted change becomes, and on which hosts ranks of the
 //! former layout may still run.

@@ -16,7 +16,7 @@ pub struct Terms {
     pub is_repair: bool,
     /// A copy of this generation lies outside the nodes.
     pub copied: Option<GenerationId>,
-    /// No life begins: the nodes protect this generation, if its images are whole and nothing protects them in this layout (R34).
+    /// No life begins: the nodes protect this generation, if its images are whole and nothing protects them in this layout (R35).
     pub protects: Option<GenerationId>,
 }
 

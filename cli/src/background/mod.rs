@@ -2,13 +2,15 @@
 //!
 //! Three processes take part. The command ([`foreground`]) waits until the job runs. The watcher ([`watcher`]) has a session of its own and waits for the
 //! launcher; if that is killed, the watcher continues the job from its newest checkpoint ([`takeover`]). The launcher writes its output into files of the
-//! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]).
+//! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]). It finds a job by its id while a launcher or watcher of it lives
+//! ([`watched_jobs`]).
 
 mod foreground;
 mod messages;
 pub(crate) mod records;
 mod takeover;
 pub(crate) mod viewer;
+pub(crate) mod watched_jobs;
 mod watcher;
 
 pub(crate) use foreground::detach;

@@ -16,6 +16,7 @@ use nix::unistd::{ForkResult, Pid, setsid};
 use super::messages::{Messages, Received, Report, pipe, send};
 use super::records::{EndRecord, Records};
 use super::takeover::{Launch, LauncherDeaths, Succession};
+use super::watched_jobs::WatchedJob;
 use super::{DetachedLauncher, split};
 use crate::commands::{Stream, print_message, restart, run};
 use crate::error::CliError;
@@ -41,6 +42,8 @@ struct Watcher {
     job: Option<PathBuf>,
     /// Held until this process ends.
     alive: Option<File>,
+    /// Where `attach` finds the job, also between two launchers.
+    listed: Option<WatchedJob>,
 }
 
 impl Watcher {
@@ -53,6 +56,7 @@ impl Watcher {
             is_stopping: false,
             job: None,
             alive: None,
+            listed: None,
         })
     }
 
@@ -115,9 +119,12 @@ impl Watcher {
         loop {
             match messages.take()? {
                 Received::Message(report) => {
-                    if let Report::Begun { directory, .. } = &report {
+                    if let Report::Begun { job, directory } = &report {
                         let directory = PathBuf::from(std::ffi::OsString::from_vec(directory.clone()));
                         self.alive = Some(Records::of(&directory).hold()?);
+                        if self.listed.is_none() {
+                            self.listed = Some(WatchedJob::list(job, &directory)?);
+                        }
                         self.job = Some(directory);
                     }
                     self.forward(&report);

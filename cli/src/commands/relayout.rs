@@ -1,4 +1,4 @@
-//! Another layout of the ranks: a restart that gives hosts other numbers of ranks than their nodes have images (R34).
+//! Another layout of the ranks: a restart that gives hosts other numbers of ranks than their nodes have images (R35).
 //!
 //! 1. The newest generation that can be restored is made whole on the nodes of the former layout, by keepers and R28; no life begins.
 //! 2. Its images move to the nodes of the new layout, while the locks of all nodes of both are held. The job file then names the new layout.

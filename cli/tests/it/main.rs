@@ -47,6 +47,7 @@ mod restart;
 mod restart_options;
 mod roots;
 mod run;
+mod seats;
 mod secrets;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

@@ -1,4 +1,4 @@
-//! A restart that gives hosts other numbers of ranks: images move to the nodes of another layout before a life begins there (R34).
+//! A restart that gives hosts other numbers of ranks: images move to the nodes of another layout before a life begins there (R35).
 //!
 //! Each host has a disk of its own: the folder that its remote shell names as the user's state folder.
 

@@ -1,4 +1,4 @@
-//! Moves images between directories of nodes while no life of the job runs (R34): a process on each node's host, at the other end of standard input and
+//! Moves images between directories of nodes while no life of the job runs (R35): a process on each node's host, at the other end of standard input and
 //! output, reads or writes files as the launcher asks, and holds the node's lock meanwhile (R30).
 //!
 //! Bytes pass through the launcher, because hosts need no way to each other but the ranks' network, over which nothing goes before a life begins.
@@ -17,9 +17,9 @@ use store::{Decision, GenerationId, Manifest};
 use transport::{JobId, Rank};
 
 use super::Node;
-use super::coordinator::node_command;
 use super::nodes::NodeRoot;
-use super::process::end_with_launcher;
+use super::spawn::process::end_with_launcher;
+use super::spawn::remote_shell::node_command;
 use super::secrets::KEY_VARIABLE;
 use super::version::VERSION;
 use crate::error::LauncherError;

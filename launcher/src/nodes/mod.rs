@@ -21,7 +21,7 @@ use wire::Membership;
 /// The node of a directory in which no images are looked for.
 pub const NO_NODE: u32 = u32::MAX;
 
-/// A file in the directory of a node of a former layout: the job goes on in another one, and no life begins from here (R34).
+/// A file in the directory of a node of a former layout: the job goes on in another one, and no life begins from here (R35).
 pub(crate) const LEFT: &str = "left";
 
 /// Whether the job has left this directory for another layout.

@@ -25,6 +25,7 @@ mod lives;
 pub(crate) mod names;
 mod relayout;
 mod scan;
+mod seats;
 mod take_over;
 mod verify;
 

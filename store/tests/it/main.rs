@@ -23,3 +23,4 @@ mod sabotage;
 mod scrub;
 mod series;
 mod storage;
+mod unreadable;

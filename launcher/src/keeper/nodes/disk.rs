@@ -114,8 +114,11 @@ impl Disk {
                     asked.push(manifest.generation);
                 }
                 let known = known_besides(&mut directory, &decisions, &asked)?;
-                return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
+                // One that cannot be read knows no seat: it has no vote.
+                let seats = directory.seats().unwrap_or_default();
+                return Ok(NodeDone::Surveyed { found, seats, known, beside: self.beside() });
             }
+            NodeTask::Seat { seat, is_taken } => self.open()?.note_seat(seat, is_taken)?,
             NodeTask::Look(manifest) => {
                 let mut directory = self.open()?;
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
@@ -185,7 +188,7 @@ impl Disk {
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
     }
 
-    /// A generation of this layout is committed, so nobody needs the images of former ones (R34). One that cannot be removed only takes room.
+    /// A generation of this layout is committed, so nobody needs the images of former ones (R35). One that cannot be removed only takes room.
     fn remove_former_roots(&self) {
         let Some(root) = self.path.parent().map(|root| NodeRoot::Path(root.into())) else { return };
         for layout in former_layouts(root.layout()) {
@@ -237,7 +240,7 @@ impl Disk {
             Err(StoreError::Storage(StorageError::NotFound { .. })) => {
                 drop(JobDirectory::create(storage, &file)?);
             }
-            Err(StoreError::Record { .. } | StoreError::Storage(StorageError::TooLong { .. })) => {
+            Err(error) if is_damaged(&error) => {
                 // It is a copy of the launcher's. No generation needs it, so a disk that does not take it costs none.
                 let _ = JobDirectory::renew(storage, &file);
             }
@@ -272,6 +275,18 @@ impl Disk {
     }
 }
 
+/// A record is there that says nothing.
+fn is_damaged(error: &StoreError) -> bool {
+    match error {
+        StoreError::Record { .. } => true,
+        StoreError::Storage(error) => {
+            error.is_unreadable()
+                || matches!(error, StorageError::TooLong { .. } | StorageError::Short { .. })
+        }
+        _ => false,
+    }
+}
+
 /// Undamaged records that are here and did not come with the question: the launcher's own may be damaged.
 fn known_besides(
     directory: &mut Job,
@@ -292,7 +307,7 @@ fn not_copied(error: CopyError) -> Refusal {
     Refusal { errno: Errno::EIO as u32, why: error.to_string() }
 }
 
-/// R34: its images are part of a state of the job that another layout has taken over.
+/// R35: its images are part of a state of the job that another layout has taken over.
 fn left(path: &Path) -> Refusal {
     let path = path.display();
     let why = format!(
