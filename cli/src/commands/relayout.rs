@@ -13,6 +13,7 @@ use ckpt_glue::names::NodeIndex;
 use ckpt_glue::protection::relayout::{
     ImageMove, Interrupted, image_moves, interrupted, left_places, source_hosts,
 };
+use launcher::error::LauncherError;
 use launcher::nodes::{NO_NODE, groups_over};
 use launcher::registry::Registration;
 use launcher::{
@@ -27,14 +28,14 @@ use transport::JobId;
 use super::hosts::HostArguments;
 use super::node_placement::{count_ranks, fits};
 use super::progress::Progress;
-use super::restart::{beginning_manifest, choose_on_nodes, open_job, prepare};
+use super::restart::{beginning_manifest, choose_on_nodes, is_parent, open_job, prepare};
 use super::run::{Settings, close, lock, read_settings, setting, write_places};
 use super::{print_message, progress_of, protection};
 use crate::arguments::RestartArguments;
 use crate::error::CliError;
 
-/// Images that are moved at the same time.
-const MOVES_MAX: usize = 16;
+/// Nodes that are reached at the same time, and images that are moved.
+const THREADS_MAX: usize = 16;
 
 /// Changes the layout, if these options ask for another one.
 pub(crate) fn change_layout(arguments: &RestartArguments, json: bool) -> Result<(), CliError> {
@@ -43,6 +44,8 @@ pub(crate) fn change_layout(arguments: &RestartArguments, json: bool) -> Result<
         return Ok(());
     }
     let Some(change) = Change::wanted(arguments)? else { return Ok(()) };
+    // A restart that lacks the key moves nothing.
+    arguments.key.encryption_as_before(&open_job(&arguments.directory)?.1, true)?;
     let gathering = RestartArguments {
         directory: arguments.directory.clone(),
         generation: arguments.generation,
@@ -258,19 +261,28 @@ impl Move<'_> {
         let former = self.plan.own_directories.as_ref().map(|own| own.root.clone());
         let former = former.unwrap_or_else(|| self.change.own.root.with_layout(1));
         let sources = self.start(&self.plan.nodes, &former, |server| server.hold(&decisions))?;
-        let job_file = self.file.emit();
-        let prepare = |server: &mut ImageServer| server.prepare(&job_file, &decisions, generation);
-        let mut targets = self.start(&self.change.nodes, &self.change.own.root, prepare)?;
-        let bytes = self.copy(&sources, &mut targets, is_quiet)?;
-        for target in &mut targets {
-            unpoisoned(target).commit(&self.manifest)?;
-        }
+        let (job_file, seat) = (self.file.emit(), self.directory.held_seat()?);
+        let prepare = |server: &mut ImageServer| server.prepare(&job_file, &decisions, generation, seat);
+        let targets = self.start(&self.change.nodes, &self.change.own.root, prepare)?;
+        let filled = self.copy(&sources, &targets, is_quiet).and_then(|bytes| {
+            at_once(&targets, |target| Ok(locked(target).commit(&self.manifest)?))?;
+            Ok(bytes)
+        });
+        // What cannot be removed takes room until the next attempt.
+        let discard = |_: &CliError| {
+            let one = |target: &Mutex<ImageServer>| {
+                let _ = locked(target).discard();
+                Ok(())
+            };
+            let _ = at_once(&targets, one);
+        };
+        let bytes = filled.inspect_err(discard)?;
         let layout = self.change.own.root.layout();
         self.directory.write_layout(layout, &self.manifest)?;
         JobDirectory::renew(Directory::open(&self.plan.directory)?, &self.file)?;
         self.directory.take_layout(layout)?;
-        for mut source in sources {
-            if let Err(error) = unpoisoned(&mut source).leave() {
+        for source in &sources {
+            if let Err(error) = locked(source).leave() {
                 print_message(format_args!("{error}"));
             }
         }
@@ -299,8 +311,13 @@ impl Move<'_> {
         let on = if left.is_empty() { String::new() } else { format!(" on {}", left.join(", ")) };
         // Keepers of the new nodes remove former roots beside their own.
         if !left.is_empty() || former.with_layout(1) != self.change.own.root.with_layout(1) {
+            let own = self.plan.directory.display();
+            let except = match former.layouts().any(|root| is_parent(&root, &self.plan.directory)) {
+                true => format!(", but not {own}, which is the job's directory"),
+                false => String::new(),
+            };
             print_message(format_args!(
-                "images of the former layout stay in {former}{on}; remove them when a checkpoint has been committed"
+                "images of the former layout stay in {former}{on}; remove them when a checkpoint has been committed{except}"
             ));
         }
     }
@@ -310,15 +327,15 @@ impl Move<'_> {
         &self,
         nodes: &[Node],
         root: &NodeRoot,
-        begin: impl Fn(&mut ImageServer) -> Result<(), launcher::error::LauncherError>,
+        begin: impl Fn(&mut ImageServer) -> Result<(), LauncherError> + Sync,
     ) -> Result<Vec<Mutex<ImageServer>>, CliError> {
-        let mut servers = Vec::new();
-        for (number, node) in (0..).zip(nodes) {
+        let start = |(number, node): (u32, &Node)| {
             let of = ImageNode { job: self.plan.job, node: number, root: root.clone() };
-            let mut server = ImageServer::start(node, &of)?;
-            begin(&mut server)?;
-            servers.push(Mutex::new(server));
-        }
+            ImageServer::start(node, &of).map(Mutex::new)
+        };
+        // Each ends with the thread that has started it.
+        let servers = (0..).zip(nodes).map(start).collect::<Result<Vec<_>, LauncherError>>()?;
+        at_once(&servers, |server| Ok(begin(&mut locked(server))?))?;
         Ok(servers)
     }
 
@@ -326,15 +343,15 @@ impl Move<'_> {
     fn copy(
         &self,
         sources: &[Mutex<ImageServer>],
-        targets: &mut [Mutex<ImageServer>],
+        targets: &[Mutex<ImageServer>],
         is_quiet: bool,
     ) -> Result<u64, CliError> {
         let generation = self.manifest.generation;
         let expected = self.manifest.images.iter().map(|image| image.summary.bytes).sum();
         let progress = progress_of(is_quiet, format_args!("moving generation {generation}"), expected);
-        let (next, copied) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let copied = AtomicU64::new(0);
         let count = |bytes: u64| progress.set(copied.fetch_add(bytes, Ordering::Relaxed) + bytes);
-        let copy_one = |ImageMove { rank, from, to }: ImageMove| -> Result<(), CliError> {
+        at_once(&self.moves, |&ImageMove { rank, from, to }| {
             // Always the source's lock first: no two wait for each other.
             let mut source = locked(&sources[from.0 as usize]);
             let mut target = locked(&targets[to.0 as usize]);
@@ -342,30 +359,41 @@ impl Move<'_> {
                 source.copy_to(&mut target, (generation, rank, file), &mut |bytes| count(bytes))?;
             }
             Ok(())
-        };
-        let work = || -> Result<(), CliError> {
-            while let Some(one) = self.moves.get(next.fetch_add(1, Ordering::Relaxed)) {
-                copy_one(*one).inspect_err(|_| next.store(self.moves.len(), Ordering::Relaxed))?;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.moves.len().min(MOVES_MAX)).map(|_| scope.spawn(work)).collect();
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            joined.collect::<Vec<Result<(), CliError>>>().into_iter().collect::<Result<(), CliError>>()
         })?;
         Ok(copied.into_inner())
     }
 }
 
-fn locked(server: &Mutex<ImageServer>) -> std::sync::MutexGuard<'_, ImageServer> {
-    server.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+/// Works on all items, several at a time. After an error no further one is begun.
+fn at_once<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, CliError> + Sync,
+) -> Result<Vec<R>, CliError> {
+    let next = AtomicUsize::new(0);
+    let one = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return Ok(done) };
+            done.push((number, work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed))?));
+        }
+    };
+    let done = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..items.len().min(THREADS_MAX)).map(|_| scope.spawn(one)).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        // All of them end before the first error is returned.
+        joined.collect::<Vec<Result<Vec<(usize, R)>, CliError>>>()
+    });
+    let mut all =
+        done.into_iter().collect::<Result<Vec<_>, CliError>>()?.into_iter().flatten().collect::<Vec<_>>();
+    all.sort_unstable_by_key(|(number, _)| *number);
+    Ok(all.into_iter().map(|(_, result)| result).collect())
 }
 
-fn unpoisoned(server: &mut Mutex<ImageServer>) -> &mut ImageServer {
-    server.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn locked(server: &Mutex<ImageServer>) -> std::sync::MutexGuard<'_, ImageServer> {
+    server.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The job file of the new layout.

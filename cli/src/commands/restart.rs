@@ -15,7 +15,7 @@ use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
 use launcher::spawn::preload;
 use launcher::{
-    Addresses, Encryption, Flush, Node, OwnDirectories, Plan, Program, Purpose, Saves, former_host,
+    Addresses, Encryption, Flush, Node, NodeRoot, OwnDirectories, Plan, Program, Purpose, Saves, former_host,
 };
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
@@ -243,9 +243,15 @@ impl Programs {
 /// A launcher in the job's own directory, and one that begins from a copy, do what a person wants. One in a node's directory cannot know whether the job goes on
 /// elsewhere (R34).
 fn authority(arguments: &RestartArguments, own: Option<&OwnDirectories>, path: &Path) -> Authority {
-    let root = own.and_then(|own| own.root.here().ok()).and_then(|root| root.canonicalize().ok());
-    let is_of_node = root.is_some_and(|root| path.parent() == Some(&root));
+    // A node's directory stays the launcher's when images move to another layout.
+    let is_of_node = own.is_some_and(|own| own.root.layouts().any(|root| is_parent(&root, path)));
     if is_of_node && arguments.from.is_none() { Authority::Votes } else { Authority::Person }
+}
+
+/// Whether this directory is one of a node in this root.
+pub(crate) fn is_parent(root: &NodeRoot, directory: &Path) -> bool {
+    let root = root.here().ok().and_then(|root| root.canonicalize().ok());
+    root.is_some_and(|root| directory.parent() == Some(&root))
 }
 
 /// Checks the options of copies, and returns their destination.

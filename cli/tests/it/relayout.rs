@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Place, Running, done, stillwire, verified, wait_until};
+use crate::support::{Place, Running, done, stillwire, verified, wait_until, write_key};
 
 struct Hosts {
     place: Place,
@@ -17,8 +17,11 @@ impl Hosts {
         let folder = place.folder.path().display().to_string();
         let shell = place.remote_shell(&format!(
             "host=$1; shift; [ ! -e {folder}/gone-$host ] || exit 255\n\
-             case $* in *__images) while [ -e {folder}/slow-$host ]; do touch {folder}/waits-$host; sleep 0.05; done;; esac\n\
+             case $* in *__images) while [ -e {folder}/slow-$host ]; do touch {folder}/waits-$host; sleep 0.05; done; [ ! -e {folder}/broken-$host ] || exit 255;; esac\n\
              export XDG_STATE_HOME={folder}/disk-$host\n\
+             case $*-$(ls {folder}) in *__images*stall-$host*) {{ dd bs=1 count=12000 2> {folder}/dd\n\
+             touch {folder}/waits-$host\n\
+             while [ -e {folder}/stall-$host ]; do sleep 0.05; done; }} | \"$@\"; exit;; esac\n\
              exec \"$@\""
         ));
         Hosts { place, shell }
@@ -69,6 +72,20 @@ impl Hosts {
         std::fs::remove_file(self.path(&format!("{what}-{host}"))).expect("a file");
     }
 
+    /// Launcher, keepers and guards have ended.
+    fn wait_for_end(&self) {
+        wait_until("its keepers are gone", || self.place.lock_is_free());
+    }
+
+    /// The folder of the job's nodes on a host, in a layout.
+    fn root(&self, host: &str, layout: &str) -> PathBuf {
+        let entries =
+            std::fs::read_dir(self.path(&format!("disk-{host}")).join("stillwire")).expect("a folder");
+        let first = |path: &PathBuf| path.extension().is_none();
+        let root = entries.flatten().map(|entry| entry.path()).find(first).expect("the first layout");
+        PathBuf::from(format!("{}{layout}", root.display()))
+    }
+
     /// Roots of the job's nodes on a host, with the numbers of the layouts behind them.
     fn roots(&self, host: &str) -> Vec<String> {
         roots(&self.path(&format!("disk-{host}")).join("stillwire"))
@@ -83,9 +100,13 @@ impl Hosts {
     }
 }
 
-/// The parts of the folders' names behind the job's number: "" for the first layout.
+/// The parts of the folders' names behind the job's number: "" for the first layout. Those without the directory of a node do not count.
 fn roots(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let has_node = |root: &std::fs::DirEntry| {
+        let mut entries = std::fs::read_dir(root.path()).into_iter().flatten().flatten();
+        entries.any(|entry| entry.path().is_dir())
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().filter(has_node);
     let name = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().expect("a name");
         name.split_once('.').map_or_else(String::new, |(_, layout)| layout.to_owned())
@@ -201,14 +222,14 @@ fn a_launcher_killed_while_images_move_leaves_the_former_layout() {
     for repeats in [false, true] {
         hosts.mark("slow", "d");
         let mut job = hosts.restart("a:1,b:1,c:1,d:1");
-        // The nodes of a, b and c have been prepared, and the former ones are locked.
+        // The former nodes are locked.
         wait_until("d is reached", || hosts.path("waits-d").exists());
+        wait_until("the node of c is prepared", || hosts.roots("c") == ["2"]);
         job.signal("KILL");
         job.finish_reading();
         hosts.unmark("slow", "d");
         std::fs::remove_file(hosts.path("waits-d")).expect("a file");
         assert_eq!(hosts.place.generations("committed").pop().as_ref(), Some(&newest));
-        assert_eq!(hosts.roots("c"), ["2"]);
         job = if repeats { hosts.restart("a:1,b:1,c:1,d:1") } else { hosts.place.restart(&[]).reading() };
         if repeats {
             job.wait_for("moved from a:2, b:2 to a:1, b:1, c:1, d:1");
@@ -230,6 +251,25 @@ fn a_launcher_killed_while_images_move_leaves_the_former_layout() {
 }
 
 #[test]
+fn a_launcher_killed_in_the_middle_of_an_image_moves_it_the_next_time() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    hosts.mark("stall", "d");
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    wait_until("d has a part", || hosts.path("waits-d").exists());
+    job.signal("KILL");
+    // Its remote shell ends then, too.
+    hosts.unmark("stall", "d");
+    job.finish_reading();
+    assert_eq!(hosts.place.generations("committed").pop().as_ref(), Some(&newest));
+    job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("moved from a:2, b:2 to a:1, b:1, c:1, d:1");
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
 fn a_launcher_killed_after_the_move_goes_on_in_the_new_layout() {
     let hosts = Hosts::new();
     let newest = hosts.stopped("a:2,b:2", &[]);
@@ -237,7 +277,6 @@ fn a_launcher_killed_after_the_move_goes_on_in_the_new_layout() {
     job.wait_for("moved from");
     job.signal("KILL");
     job.finish_reading();
-    // The job's directory of before, as somebody may have copied it, leads nowhere.
     let mut job = hosts.place.restart(&[]).reading();
     job.wait_for(&format!("begins from generation {newest}"));
     job.wait_for("all ranks run");
@@ -259,6 +298,155 @@ fn an_older_state_of_the_job_runs_nowhere_after_a_move() {
     let done = done(&mut stillwire(&["restart", &older.display().to_string()]));
     assert_eq!(done.code, Some(1), "{done:?}");
     done.says(&["the job goes on in another layout of its ranks"]);
+}
+
+// R34, R35
+#[test]
+fn an_older_state_of_the_job_runs_nowhere_when_former_images_are_removed() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    let older = hosts.path("older");
+    copy_tree(&hosts.place.job(), &older);
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    hosts.goes_on(&mut job, &newest);
+    wait_until("they are removed", || ["a", "b"].iter().all(|host| hosts.roots(host) == ["2"]));
+    job.signal("INT");
+    job.finish_reading();
+    let done = done(&mut stillwire(&["restart", &older.display().to_string()]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["the job goes on in another layout of its ranks"]);
+}
+
+// As if the launcher had been killed before it marked them.
+#[test]
+fn former_nodes_that_were_not_marked_are_marked_by_the_new_ones() {
+    let hosts = Hosts::new();
+    hosts.stopped("a:2,b:2", &[]);
+    let older = hosts.path("older");
+    copy_tree(&hosts.place.job(), &older);
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("moved from");
+    job.signal("KILL");
+    job.finish_reading();
+    hosts.wait_for_end();
+    let marks = ["a", "b"].map(|host| hosts.root(host, "").join("left"));
+    marks.iter().for_each(|mark| std::fs::remove_file(mark).expect("a mark"));
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("all ranks run");
+    assert!(marks.iter().all(|mark| mark.exists()));
+    job.signal("KILL");
+    job.finish_reading();
+    hosts.wait_for_end();
+    // The other way round: the job has gone on in the former layout meanwhile.
+    marks.iter().for_each(|mark| std::fs::remove_file(mark).expect("a mark"));
+    let mut command = stillwire(&["restart", &older.display().to_string()]);
+    command.env("XDG_STATE_HOME", hosts.place.state());
+    let mut job = Running::start(command).reading();
+    job.wait_for("all ranks run");
+    job.signal("INT");
+    job.finish_reading();
+    let done = hosts.place.restart(&[]).reading().finish_reading();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["the job has gone on in its former layout of ranks"]);
+}
+
+#[test]
+fn a_host_lost_while_images_move_leaves_the_former_layout() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    hosts.mark("slow", "d");
+    let job = hosts.restart("a:1,b:1,c:1,d:1");
+    wait_until("d is reached", || hosts.path("waits-d").exists());
+    std::fs::write(hosts.path("broken-d"), b"").expect("a file");
+    hosts.unmark("slow", "d");
+    let done = job.finish_reading();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&[
+        "images cannot be moved from or to d: the connection was lost",
+        "The layout of the job is as before",
+    ]);
+    let mut job = hosts.place.restart(&[]).reading();
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+// R34: a launcher in the directory of a node, because the job's own is lost.
+#[test]
+fn images_move_from_the_directory_of_a_node_too() {
+    let place = Place::new();
+    let disks = place.folder.path().join("disks");
+    let options = ["--ckpt-every", "200ms", "--node-dir", &disks.display().to_string(), "--nodes", "3"];
+    let mut job = place.run(&options).reading();
+    job.wait_for("committed");
+    job.wait_for("committed");
+    job.signal("INT");
+    job.finish_reading();
+    let newest = place.generations("committed").pop().expect("a generation");
+    let first = std::fs::read_dir(&disks).expect("a folder").flatten().next().expect("a job").path();
+    let second = PathBuf::from(format!("{}.2", first.display()));
+    let restart = |directory: PathBuf, options: &[&str]| {
+        let mut command = stillwire(&["restart", &directory.display().to_string()]);
+        command.args(options).env("XDG_STATE_HOME", place.state());
+        Running::start(command).reading()
+    };
+    // One of three directories does not make the seat known to most.
+    let lost = [first.join("0"), first.join("2")];
+    lost.iter().for_each(|node| std::fs::rename(node, node.with_extension("away")).expect("a directory"));
+    let refused = restart(first.join("1"), &["--nodes", "4"]).finish_reading();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["no life of the job begins from", "and 2 have to know it"]);
+    assert!(!second.exists());
+    for node in &lost {
+        let _ = std::fs::remove_dir_all(node);
+        std::fs::rename(node.with_extension("away"), node).expect("a directory");
+    }
+
+    let mut job = restart(first.join("1"), &["--nodes", "4"]);
+    job.wait_for(&format!("generation {newest} moved from"));
+    job.wait_for(&format!("begins from generation {newest}"));
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    job.wait_for("committed");
+    wait_until("the others are removed", || lost.iter().all(|node| !node.exists()));
+    assert!(first.join("1/job").exists(), "the launcher works there");
+    job.signal("INT");
+    job.finish_reading();
+    // The nodes of the new layout know the seat, and the former launchers have lost it.
+    let stale = restart(place.job(), &[]).finish_reading();
+    assert_eq!(stale.code, Some(1), "{stale:?}");
+    stale.says(&["the job goes on in another layout of its ranks"]);
+    std::fs::remove_dir_all(second.join("3")).expect("a directory");
+    let mut job = restart(second.join("0"), &[]);
+    job.wait_for("all ranks run");
+    job.wait_for("committed");
+    job.signal("INT");
+    job.finish_reading();
+    let stale = restart(first.join("1"), &[]).finish_reading();
+    assert_eq!(stale.code, Some(1), "{stale:?}");
+    stale.says(&["knows life"]);
+    place.let_end();
+    verified(&restart(second.join("0"), &[]).finish_reading());
+}
+
+#[test]
+fn encrypted_images_move_as_they_are() {
+    let hosts = Hosts::new();
+    let path = hosts.path("key");
+    write_key(&path, &"0f".repeat(32));
+    let key = path.display().to_string();
+    let newest = hosts.stopped("a:2,b:2", &["--encrypt", "--key-file", &key]);
+    let list = Hosts::list("a:1,b:1,c:1,d:1");
+    // Without its key, nothing moves.
+    let forgotten = hosts.place.restart(&["--hosts", &list]).reading().finish_reading();
+    assert_eq!(forgotten.code, Some(1), "{forgotten:?}");
+    forgotten.says(&["images of this job are encrypted", "no key was given"]);
+    assert!(hosts.roots("c").is_empty());
+    let mut job = hosts.place.restart(&["--hosts", &list, "--key-file", &key]).reading();
+    job.wait_for("moved from a:2, b:2 to a:1, b:1, c:1, d:1");
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -287,7 +475,7 @@ fn nodes_of_one_host_are_another_number() {
     job.wait_for("all ranks run");
     let later = job.checkpoint();
     assert!(!later.contains(&newest), "{later}");
-    wait_until("the former ones are removed", || !place.job().join("nodes").exists());
+    wait_until("the former ones are removed", || !place.job().join("nodes/0").exists());
     job.signal("INT");
     job.finish_reading();
     let newest = place.generations("committed").pop().expect("a generation");
@@ -331,6 +519,16 @@ fn a_host_that_is_not_used_does_not_stay_in_the_way() {
     job.finish_reading();
     hosts.place.let_end();
     verified(&hosts.place.restart(&[]).reading().finish_reading());
+}
+
+#[test]
+fn a_layout_that_is_too_small_for_the_scheme_is_refused_before_anything_moves() {
+    let hosts = Hosts::new();
+    hosts.stopped("a:1,b:1,c:2", &["--parity", "rs:2+1"]);
+    let done = hosts.restart("a:2,b:2").finish_reading();
+    assert_eq!(done.code, Some(2), "{done:?}");
+    done.says(&["rs:2+1"]);
+    assert_eq!(hosts.roots("a"), [""]);
 }
 
 #[test]

@@ -3,14 +3,17 @@
 //!
 //! Bytes pass through the launcher, because hosts need no way to each other but the ranks' network, over which nothing goes before a life begins.
 
+mod pipe;
 mod server;
 mod wire;
 
 use std::io::{self, BufReader, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use ckpt_glue::protection::seat::Seat;
 use nix::sys::signal::Signal;
 use store::job::TakenFile;
 use store::{Decision, GenerationId, Manifest};
@@ -18,11 +21,13 @@ use transport::{JobId, Rank};
 
 use super::Node;
 use super::nodes::NodeRoot;
+use super::secrets::KEY_VARIABLE;
 use super::spawn::process::end_with_launcher;
 use super::spawn::remote_shell::node_command;
-use super::secrets::KEY_VARIABLE;
 use super::version::VERSION;
 use crate::error::LauncherError;
+use crate::limits::COPY_SILENT_MAX;
+use pipe::Pipe;
 pub use server::serve as serve_images;
 use wire::{Answer, Part, Request};
 
@@ -43,18 +48,19 @@ pub struct ImageNode {
 /// A server of a node's images, and the lock of that node. Dropped, it ends.
 #[derive(Debug)]
 pub struct ImageServer {
+    of: ImageNode,
     host: String,
     child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    to: Pipe,
+    from: BufReader<Pipe>,
     buffer: Vec<u8>,
 }
 
 impl ImageServer {
-    /// Starts the server of a node's images on the node's host.
+    /// Starts the server of a node's images on the node's host. It ends with the thread that calls this.
     ///
     /// # Errors
-    /// The host does not answer, or its program is another version.
+    /// No process can be started here. Whether the host answers is not known before the first request.
     pub fn start(place: &Node, of: &ImageNode) -> Result<ImageServer, LauncherError> {
         let host = place.name();
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
@@ -65,10 +71,15 @@ impl ImageServer {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
-        let mut server = ImageServer { host, child, to, from: BufReader::new(from), buffer: Vec::new() };
-        let ImageNode { job, node, root } = of.clone();
-        server.ask(&Request::Begin { version: VERSION.to_owned(), job: job.0, node, root })?;
-        Ok(server)
+        let pipe = |fd: OwnedFd| Pipe::new(fd, COPY_SILENT_MAX).map_err(failed);
+        let (to, from) = (pipe(to.into())?, BufReader::new(pipe(from.into())?));
+        Ok(ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new() })
+    }
+
+    /// The host answers, and its program is this version.
+    fn greet(&mut self) -> Result<(), LauncherError> {
+        let ImageNode { job, node, root } = self.of.clone();
+        self.ask(&Request::Begin { version: VERSION.to_owned(), job: job.0, node, root })
     }
 
     /// Whether a host answers, and has this version of the program.
@@ -76,24 +87,30 @@ impl ImageServer {
         let (send, answer) = crossbeam_channel::bounded(1);
         let (place, of) = (place.clone(), of.clone());
         // One that hangs ends with the launcher, or with its remote shell.
-        std::thread::spawn(move || send.send(ImageServer::start(&place, &of).is_ok()));
+        std::thread::spawn(move || {
+            send.send(ImageServer::start(&place, &of).and_then(|mut server| server.greet()).is_ok())
+        });
         answer.recv_timeout(ANSWER_MAX).unwrap_or(false)
     }
 
     /// Takes the lock of a node of the former layout, which knows no other lives than `decisions`.
     pub fn hold(&mut self, decisions: &[Decision]) -> Result<(), LauncherError> {
+        self.greet()?;
         self.ask(&Request::Hold { decisions: decisions.to_vec() })
     }
 
-    /// Takes the lock of a node of the new layout, and makes its directory, in which nothing is left of an earlier attempt.
+    /// Takes the lock of a node of the new layout, and makes its directory, in which nothing is left of an earlier attempt. It knows the seat that the
+    /// launcher holds (R34).
     pub fn prepare(
         &mut self,
         job_file: &[u8],
         decisions: &[Decision],
         generation: GenerationId,
+        seat: Option<Seat>,
     ) -> Result<(), LauncherError> {
         let (job_file, decisions) = (job_file.to_vec(), decisions.to_vec());
-        self.ask(&Request::Prepare { job_file, decisions, generation })
+        self.greet()?;
+        self.ask(&Request::Prepare { job_file, decisions, generation, seat })
     }
 
     /// Copies a file of a rank to another node. False: there is none; only a base may be missing. `copied` gets the bytes of each piece.
@@ -133,6 +150,11 @@ impl ImageServer {
         self.ask(&Request::Commit(manifest.clone()))
     }
 
+    /// Removes the node's directory in the new layout: the job stays in the former one.
+    pub fn discard(&mut self) -> Result<(), LauncherError> {
+        self.ask(&Request::Discard)
+    }
+
     /// The job goes on in another layout: from now on no life begins from this node's directory.
     pub fn leave(&mut self) -> Result<(), LauncherError> {
         self.ask(&Request::Leave)
@@ -151,7 +173,12 @@ impl ImageServer {
     }
 
     fn answer(&mut self) -> Result<Answer, LauncherError> {
-        wire::read(&mut self.from).map_err(|error| self.lost(&error))
+        loop {
+            match wire::read(&mut self.from).map_err(|error| self.lost(&error))? {
+                Answer::Busy => {}
+                answer => return Ok(answer),
+            }
+        }
     }
 
     fn refused(&self, answer: Answer) -> LauncherError {
@@ -163,7 +190,10 @@ impl ImageServer {
     }
 
     fn lost(&self, error: &io::Error) -> LauncherError {
-        let problem = format!("the connection was lost ({error})");
+        let problem = match error.kind() {
+            io::ErrorKind::TimedOut => format!("it has not answered for {COPY_SILENT_MAX:?}"),
+            _ => format!("the connection was lost ({error})"),
+        };
         LauncherError::Images { host: self.host.clone(), problem }
     }
 }

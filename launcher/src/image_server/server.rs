@@ -5,6 +5,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ckpt_glue::protection::seat::Seat;
 use store::job::{Depth, TakenFile};
 use store::packets::Source as _;
 use store::{
@@ -13,7 +14,7 @@ use store::{
 };
 use transport::{JobId, Rank};
 
-use super::super::nodes::{LEFT, NodeRoot, is_left};
+use super::super::nodes::{NodeRoot, former};
 use super::super::version::VERSION;
 use super::wire::{self, Answer, PIECE_BYTES_MAX, Part, Request};
 
@@ -66,10 +67,11 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
             Request::Read(part) => server.read(part, to)?,
             Request::Write(part) => server.write(part, from)?,
             Request::Hold { decisions } => server.hold(&decisions),
-            Request::Prepare { job_file, decisions, generation } => {
-                server.prepare(&job_file, &decisions, generation)
+            Request::Prepare { job_file, decisions, generation, seat } => {
+                server.prepare(&job_file, &decisions, generation, seat)
             }
-            Request::Commit(manifest) => server.commit(&manifest),
+            Request::Commit(manifest) => server.commit(&manifest, to),
+            Request::Discard => server.discard(),
             Request::Leave => server.leave(),
             Request::Begin { .. } | Request::Data(_) | Request::End => {
                 Err(Problem("a message out of order; that is a bug".to_owned()))
@@ -133,7 +135,7 @@ impl Server {
 
     fn hold(&mut self, decisions: &[Decision]) -> Result<Answer, Problem> {
         self.take_lock()?;
-        expect_known(&mut self.open()?, decisions)?;
+        former::expect_known(&mut self.open()?, decisions)?;
         Ok(Answer::Done)
     }
 
@@ -142,19 +144,26 @@ impl Server {
         job_file: &[u8],
         decisions: &[Decision],
         generation: GenerationId,
+        seat: Option<Seat>,
     ) -> Result<Answer, Problem> {
         drop(Directory::create(&self.root)?);
         self.take_lock()?;
+        if former::is_left(&self.root) {
+            let root = self.root.display();
+            return Err(Problem(format!("the job has been in the layout of {root} before, and has left it")));
+        }
         let path = self.path();
         if path.exists() {
             // A launcher that knows less than this node must not remove what a later life has left.
-            expect_known(&mut self.open()?, decisions)?;
+            former::expect_known(&mut self.open()?, decisions)?;
             std::fs::remove_dir_all(&path)?;
         }
         let storage = Directory::create(&path)?;
         drop(JobDirectory::create(storage, &JobFile::parse(job_file)?)?);
         let mut directory = self.open()?;
         directory.adopt_decisions(decisions)?;
+        // R34: whoever takes the job over finds it on most nodes of the new layout, as on those of the former one.
+        seat.map_or(Ok(()), |seat| directory.note_seat(seat, true))?;
         directory.begin_taking(generation)?;
         Ok(Answer::Done)
     }
@@ -240,37 +249,26 @@ impl Server {
         Ok(written.map(|()| Answer::Done).map_err(Problem::from))
     }
 
-    fn commit(&mut self, manifest: &Manifest) -> Result<Answer, Problem> {
+    fn commit(&mut self, manifest: &Manifest, to: &mut impl Write) -> Result<Answer, Problem> {
         let mut directory = self.open()?;
-        if let Some(damage) =
-            directory.verify_images(manifest, Depth::Everything, |_, _| ())?.into_iter().next()
-        {
+        // A launcher that is gone is noticed with the answer.
+        let busy = |_, _| drop(wire::write(to, &Answer::Busy).and_then(|()| to.flush()));
+        if let Some(damage) = directory.verify_images(manifest, Depth::Everything, busy)?.into_iter().next() {
             return Err(damage.error.into());
         }
         directory.adopt(manifest)?;
         Ok(Answer::Done)
     }
 
-    fn leave(&mut self) -> Result<Answer, Problem> {
-        if !is_left(&self.path()) {
-            let mut storage = Directory::open(self.path())?;
-            let mut file = storage.create(LEFT)?;
-            storage.sync_file(&mut file)?;
-            storage.sync_directory("")?;
+    fn discard(&mut self) -> Result<Answer, Problem> {
+        if self.lock.is_some() {
+            std::fs::remove_dir_all(self.path())?;
         }
         Ok(Answer::Done)
     }
-}
 
-/// A node that knows a life of which the launcher does not belongs to a later state of the job.
-fn expect_known(directory: &mut JobDirectory<Directory>, decisions: &[Decision]) -> Result<(), Problem> {
-    let last = decisions.last().map_or(0, |last| last.life.counter);
-    let is_other = |known: &Decision| {
-        let same = decisions.iter().find(|decision| decision.life.counter == known.life.counter);
-        known.life.counter > last || same.is_some_and(|same| same != known)
-    };
-    match directory.decisions()?.iter().find(|known| is_other(known)) {
-        Some(Decision { life, .. }) => Err(StoreError::LifeTaken { counter: life.counter }.into()),
-        None => Ok(()),
+    fn leave(&mut self) -> Result<Answer, Problem> {
+        former::leave(&self.root)?;
+        Ok(Answer::Done)
     }
 }

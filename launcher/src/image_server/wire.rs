@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 
+use ckpt_glue::protection::seat::Seat;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use store::{Decision, GenerationId, Manifest};
@@ -37,6 +38,8 @@ pub(super) enum Request {
         job_file: Vec<u8>,
         decisions: Vec<Decision>,
         generation: GenerationId,
+        /// The one that the launcher holds (R34).
+        seat: Option<Seat>,
     },
     Read(Part),
     /// Pieces follow, and [`Request::End`].
@@ -45,12 +48,15 @@ pub(super) enum Request {
     Data(u32),
     End,
     Commit(Manifest),
+    Discard,
     Leave,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,
+    /// The answer takes its time.
+    Busy,
     /// So many bytes follow, and a further answer.
     Data(u32),
     /// There is no such file.

@@ -3,11 +3,12 @@
 //! The job's own directory then holds records only: job file, decisions, manifests, commit records. They alone decide which generation is committed;
 //! each node has a copy of them beside its images.
 
+pub(crate) mod former;
 pub mod lives;
 mod root;
 pub(crate) mod wire;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ckpt_glue::names::NodeIndex;
 use serde::Serialize;
@@ -20,14 +21,6 @@ use wire::Membership;
 
 /// The node of a directory in which no images are looked for.
 pub const NO_NODE: u32 = u32::MAX;
-
-/// A file in the directory of a node of a former layout: the job goes on in another one, and no life begins from here (R35).
-pub(crate) const LEFT: &str = "left";
-
-/// Whether the job has left this directory for another layout.
-pub(crate) fn is_left(directory: &Path) -> bool {
-    directory.join(LEFT).exists()
-}
 
 /// Directories of the nodes' own.
 #[derive(Clone, Debug)]

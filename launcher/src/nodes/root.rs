@@ -67,6 +67,11 @@ impl NodeRoot {
         if is_state { NodeRoot::State(name) } else { NodeRoot::Path(name.into()) }
     }
 
+    /// The roots of all layouts up to this one.
+    pub fn layouts(&self) -> impl Iterator<Item = NodeRoot> {
+        (1..=self.layout()).map(|layout| self.with_layout(layout))
+    }
+
     /// The root of the first layout, and the number of this one.
     fn numbered(&self) -> (String, u32) {
         let text = match self {
@@ -154,7 +159,8 @@ mod tests {
             assert_eq!(first.layout(), 1);
             let other = first.with_layout(2);
             assert_eq!((other.emit().as_str(), other.layout()), (second, 2));
-            assert_eq!((other.with_layout(3).layout(), other.with_layout(1)), (3, first));
+            assert_eq!((other.with_layout(3).layout(), other.with_layout(1)), (3, first.clone()));
+            assert_eq!(other.layouts().collect::<Vec<_>>(), [first, other.clone()]);
         }
         for first in ["/a.2/nodes", "/jobs/x.02", "/jobs/x.1", "nodes."] {
             assert_eq!(NodeRoot::Path(first.into()).layout(), 1, "{first}");

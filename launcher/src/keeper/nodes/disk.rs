@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::protection::nodes::{Found, Refusal};
-use ckpt_glue::protection::relayout::former_layouts;
 use copies::{Copies, CopyError, Report};
 use nix::errno::Errno;
 use store::job::{Damage, Depth, GenerationState};
@@ -22,8 +21,8 @@ use super::super::super::flush::Directories;
 use super::super::super::flush::wire::CopyAccess;
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
+use super::super::super::nodes::former;
 use super::super::super::nodes::wire::{Known, Membership, NodeDone, NodeTask};
-use super::super::super::nodes::{NodeRoot, is_left};
 use super::super::super::worker::Results;
 use super::super::Site;
 use super::super::copy_parts::News;
@@ -98,8 +97,11 @@ impl Disk {
                     let target = copies.open().map_err(not_copied)?;
                     Copies::new(&*target, self.job, None).see_sign(sign).map_err(not_copied)?;
                 }
-                if is_left(&self.path) {
-                    return Err(left(&self.path));
+                if let Some(root) = self.path.parent() {
+                    if former::is_left(root) {
+                        return Err(left(root));
+                    }
+                    former::leave_former(root, self.job, &decisions).map_err(|node| gone_on(&node))?;
                 }
                 let mut directory = self.make()?;
                 match directory.adopt_decisions(&decisions) {
@@ -142,7 +144,8 @@ impl Disk {
             NodeTask::Collect { life, keep, kept } => {
                 self.behind_the_program()?.collect_telling(life, keep, &kept, &mut || progress.made())?;
                 if kept.iter().any(|generation| generation.life == life) {
-                    self.remove_former_roots();
+                    // Nobody needs the images of former layouts any more (R35).
+                    self.path.parent().inspect(|root| former::remove_former(root, self.job));
                 }
             }
             NodeTask::Settle { manifests } => {
@@ -186,16 +189,6 @@ impl Disk {
         });
         let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         copies.fetch_images(&needs, &ranks, &images, threads, &report)
-    }
-
-    /// A generation of this layout is committed, so nobody needs the images of former ones (R35). One that cannot be removed only takes room.
-    fn remove_former_roots(&self) {
-        let Some(root) = self.path.parent().map(|root| NodeRoot::Path(root.into())) else { return };
-        for layout in former_layouts(root.layout()) {
-            if let Ok(former) = root.with_layout(layout).here() {
-                let _ = std::fs::remove_dir_all(former);
-            }
-        }
     }
 
     /// Other nodes that have a directory where this one has its own.
@@ -308,10 +301,20 @@ fn not_copied(error: CopyError) -> Refusal {
 }
 
 /// R35: its images are part of a state of the job that another layout has taken over.
-fn left(path: &Path) -> Refusal {
-    let path = path.display();
+fn left(root: &Path) -> Refusal {
+    let root = root.display();
     let why = format!(
-        "the job goes on in another layout of its ranks, and has left {path}: name the job's directory with which it ran last"
+        "the job goes on in another layout of its ranks, and has left {root}: name the job's directory with which it ran last. If that is lost, and no host has a newer \
+         directory of this job, remove {root} to go back to an older state, such as a copy of it (--from)"
+    );
+    Refusal { errno: Errno::ESTALE as u32, why }
+}
+
+/// R35: the launcher's directory is one of the new layout, but lives were decided in the former one since the images were moved.
+fn gone_on(node: &Path) -> Refusal {
+    let node = node.display();
+    let why = format!(
+        "the job has gone on in its former layout of ranks: {node} knows a life that this launcher does not. Name the job's directory with which it ran last"
     );
     Refusal { errno: Errno::ESTALE as u32, why }
 }
