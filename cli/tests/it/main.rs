@@ -52,6 +52,7 @@ mod skipped;
 mod slow;
 mod stalled_disk;
 mod stdin;
+mod successor;
 mod support;
 mod terminal;
 mod timelimit;

@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::keeper::Input;
@@ -41,6 +41,10 @@ impl NodeLock {
         let opened = place.lock_file(&name).or_else(|error| directory.lock_root().map_err(|_| error));
         let path = place.root().join(name);
         Ok(NodeLock { file: opened?, path, wanted: None, is_reported: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// For the guard.
