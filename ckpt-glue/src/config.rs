@@ -18,8 +18,8 @@ use crate::control::Watch;
 use crate::duration::{optional_text, text, write_duration};
 use crate::error::ConfigError;
 use crate::limits::{
-    BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN,
-    JOB_FILE_BYTES_MAX, RESTARTS_MAX,
+    BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, FENCE_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN,
+    JOB_FILE_BYTES_MAX, REPLACE_SILENCES, RESTARTS_MAX,
 };
 use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
 
@@ -129,6 +129,12 @@ impl KeeperConfig {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.heartbeat, self.heartbeat * self.heartbeats_missed_max)
+    }
+
+    /// Longest wait for a node that does not answer: another host may take its place meanwhile, or its own may come back.
+    #[must_use]
+    pub fn absence_max(&self) -> Duration {
+        self.watch().silence().saturating_mul(REPLACE_SILENCES + 1).max(FENCE_MAX)
     }
 }
 

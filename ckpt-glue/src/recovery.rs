@@ -416,6 +416,14 @@ impl Recovery {
         }
     }
 
+    /// R32: the coordinator has not run for so long, or its clock has jumped ahead. Ranks of an earlier launcher may run on by its clock.
+    pub fn postpone(&mut self, late: Duration) {
+        if let State::Fencing { until, not_before: Some(not_before), .. } = &mut self.state {
+            *until = *until + late;
+            *not_before = *not_before + late;
+        }
+    }
+
     /// Handles timeouts that are due. The caller reports a life that does not come up in time as a fault: see
     /// [`Recovery::start_timed_out`].
     pub fn handle_timeout(&mut self, now: Instant) {

@@ -44,11 +44,17 @@ pub enum Rule {
     NeverSuspected,
     /// R32 out: the place of a node is given to another host although its ranks may still run.
     PlaceTooEarly,
+    /// R34 out: half of the nodes are enough for every launcher.
+    SeatByHalf,
+    /// R34 out: a life begins although too few directories know its seat.
+    SeatUnknown,
+    /// R34 out: a directory that does not know the newest seat has a vote.
+    SeatStale,
 }
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 18] = [
+    pub const ALL: [Rule; 21] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -67,6 +73,9 @@ impl Rule {
         Rule::PlaceTooEarly,
         Rule::SuspicionEnds,
         Rule::NeverSuspected,
+        Rule::SeatByHalf,
+        Rule::SeatUnknown,
+        Rule::SeatStale,
     ];
 
     /// The name in reports.
@@ -91,6 +100,9 @@ impl Rule {
             Rule::LeaseFromArrival => "31-lease-from-arrival",
             Rule::SuspicionEnds => "33-suspicion-ends",
             Rule::NeverSuspected => "33-never-suspected",
+            Rule::SeatByHalf => "34-seat-by-half",
+            Rule::SeatUnknown => "34-seat-unknown",
+            Rule::SeatStale => "34-seat-stale",
         }
     }
 }

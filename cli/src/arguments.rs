@@ -339,7 +339,7 @@ pub(crate) struct RunArguments {
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) succession: SuccessionArguments,
-    /// Print only errors and the program's output; with -n 1, without the rank's number in front of each line
+    /// Print only the program's output, errors and faults: no progress, and no warnings about options; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Print suspicions of nodes too that are withdrawn at once
@@ -462,7 +462,7 @@ pub(crate) struct RestartArguments {
     /// The nodes are where the job's file says, also those that it names otherwise than the images do
     #[arg(skip)]
     pub(crate) keeps_places: bool,
-    /// Print only what the program prints, and errors
+    /// Print only the program's output, errors and faults, as for `run`
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Print suspicions of nodes too that are withdrawn at once

@@ -48,7 +48,7 @@ fn serve(command: OwnCommand) -> ExitCode {
             }
         }
         OwnCommand::Successor => end(background::succeed()),
-        OwnCommand::First => launcher::namespace::be_first(),
+        OwnCommand::First => launcher::spawn::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),
     }

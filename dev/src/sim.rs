@@ -2,6 +2,7 @@
 
 mod history;
 mod scale;
+mod seats;
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -49,6 +50,9 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     /// Count the control messages of a checkpoint, and their time, beside a coordinator that flushes
     #[command(long_about = scale::HELP)]
     Scale(scale::ScaleArguments),
+    /// Try every order in which launchers of one job can follow each other
+    #[command(long_about = seats::HELP)]
+    Seats(seats::SeatsArguments),
     /// Run many histories of small jobs and some of large ones, each with faults of its own, and judge them
     #[command(long_about = "\
 Run many histories, each with faults of its own, and judge them.
@@ -85,6 +89,7 @@ pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, DevError
     match command {
         SimCommand::Run(arguments) => history::run(&arguments, json),
         SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
+        SimCommand::Seats(arguments) => seats::seats(&arguments, json),
         SimCommand::Scale(arguments) => scale::scale(&arguments, json),
         SimCommand::Shrink(arguments) => history::shrink(&arguments, json),
         SimCommand::Swarm { histories, first_seed, size, threads } => {

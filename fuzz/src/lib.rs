@@ -141,6 +141,9 @@ pub fn manifest(bytes: &[u8]) {
         if let Ok(end) = store::End::parse(&bytes) {
             same(&end.emit(), &bytes);
         }
+        if let Ok(seats) = store::record::Seats::parse(&bytes) {
+            same(&seats.emit(), &bytes);
+        }
         if let Ok(content) = store::record::Content::parse(&bytes) {
             same(&content.emit(), &bytes);
         }

@@ -107,6 +107,10 @@ pub enum LauncherError {
     )]
     LivesDiverge { divergence: Box<Divergence> },
     #[error(
+        "no life of the job begins from {job}: {problem}. Bring back the hosts that are missing; if another launcher has the job, it goes on there (`stillwire ps` on the job's hosts)"
+    )]
+    Unseated { problem: String, job: PathBuf },
+    #[error(
         "{host} knows life {life} of the job, which {job} does not: that one is an older state. If another host has continued the job, it runs there (`stillwire ps`). Otherwise name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: String, life: transport::Life, job: PathBuf },

@@ -14,35 +14,28 @@
 
 mod addresses;
 mod coordinator;
-mod descriptors;
 pub mod error;
 mod flush;
-mod guard;
 pub mod input;
 mod keeper;
 pub mod key;
 mod limits;
 mod lines;
-mod mappings;
 pub mod mpi;
-pub mod namespace;
 pub mod nodes;
 mod notice;
-pub mod pidfd;
 mod pmi;
-mod process;
 pub mod registry;
-mod remote_words;
 pub mod repeats;
 pub mod requests;
 pub mod secrets;
+pub mod spawn;
 pub mod status;
 mod storage;
 pub mod succession;
 mod terminal;
 pub mod text;
 mod version;
-pub mod whole;
 mod wire;
 mod worker;
 
@@ -58,6 +51,7 @@ use std::time::Duration;
 use ckpt_glue::config::JobConfig;
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use client::launch::salt;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -74,13 +68,14 @@ use crate::succession::Succession;
 pub use addresses::Addresses;
 pub use coordinator::run;
 pub use flush::{Directories, Fetch, Flush, SoFar};
-pub use guard::watch as guard_node;
 pub use keeper::keep as keep_node;
 pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
 pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
-pub use process::{Program, end_with_launcher, nic_choice, non_blocking};
+pub use spawn::guard::watch as guard_node;
+pub use spawn::process::{end_with_launcher, non_blocking};
+pub use spawn::program::{Program, nic_choice};
 pub use version::VERSION;
 
 /// The options with which a program is checkpointed: any of them.
@@ -160,6 +155,8 @@ pub struct Plan {
     pub input: input::InputPlan,
     /// The task for which keepers are started.
     pub purpose: Purpose,
+    /// Who says that nodes' directories which are not there are gone for good (R34).
+    pub authority: Authority,
 }
 
 /// Images are encrypted.

@@ -177,3 +177,6 @@ pub(crate) const REPAIR_NEWS_EVERY: Duration = Duration::from_secs(2);
 
 /// Longest wait for a rank to report that it goes over another NIC, or why not: it stands at a point, or is stopped.
 pub(crate) const RAIL_MAX: Duration = Duration::from_secs(10);
+
+/// Requests about a node's directory that wait for the lock of the node: one survey at a time, and what belongs to it.
+pub(crate) const EARLY_REQUESTS_MAX: usize = 16;

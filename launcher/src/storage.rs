@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ckpt_glue::control::{Decision, ImageReport};
 use ckpt_glue::layout::Layout;
 use ckpt_glue::names as glue;
+use ckpt_glue::protection::seat::Seat;
 use nix::errno::Errno;
 use store::error::CommitError;
 use store::job::{Damage, Depth, GenerationState};
@@ -58,6 +59,8 @@ pub(crate) enum Task {
         /// The readers' positions in standard input, if somebody may need them.
         positions: Option<Positions>,
     },
+    /// The launcher has taken a seat (R34).
+    HoldSeat(Seat),
     /// Remove old generations, but for those that are being copied.
     Collect {
         life: Life,
@@ -83,6 +86,8 @@ pub(crate) struct Records {
     pub(crate) damaged: Vec<(GenerationId, String)>,
     /// Counters of the decisions that cannot be read.
     pub(crate) damaged_lives: Vec<u32>,
+    /// The seat that the directory holds. One that cannot be read is not held.
+    pub(crate) held: Option<Seat>,
 }
 
 impl Records {
@@ -114,6 +119,8 @@ pub(crate) enum Done {
     },
     /// So many decisions, these generations; and the decisions and commits after that.
     RecordsRepaired(Result<(usize, Vec<GenerationId>, Records), StoreError>),
+    SeatHeld(Seat),
+    SeatNotHeld(StoreError),
     Noted,
     /// The new contents of all copies of the job file.
     Kept(Result<Box<JobFile>, StoreError>),
@@ -218,6 +225,10 @@ impl Disk {
             Task::Commit { generation, images, positions } => {
                 self.commit(generation, &images, positions.as_ref())
             }
+            Task::HoldSeat(seat) => match self.directory.hold_seat(seat) {
+                Ok(()) => Done::SeatHeld(seat),
+                Err(error) => Done::SeatNotHeld(error),
+            },
             Task::Collect { life, keep, in_use } => match self.directory.collect(life, keep, &in_use) {
                 Ok(report) => Done::Collected { life, kept: report.kept },
                 Err(error) => Done::NotCollected(error),
@@ -286,6 +297,7 @@ impl Disk {
         let mut records = Records {
             decisions: self.directory.decisions()?,
             damaged_lives: self.directory.damaged_lives()?,
+            held: self.directory.held_seat().unwrap_or_default(),
             ..Records::default()
         };
         let generations = self.directory.generations()?;

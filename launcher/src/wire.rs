@@ -129,8 +129,9 @@ pub(crate) enum ToKeeper {
     StartWorld { world: u32, running: u32, commands: Vec<SpawnCommand>, life: Option<Life> },
     /// The life of all spawned processes is over, or the job: end them. No more messages about them follow.
     EndSpawned,
-    /// Look at the mappings of these processes; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`].
-    Look { worlds: Vec<u32>, members: Vec<Member> },
+    /// Look at the mappings of these processes; no first look at their worlds is due any more. Answered by [`FromKeeper::Found`], which
+    /// has the same number.
+    Look { number: u64, worlds: Vec<u32>, members: Vec<Member> },
     /// Processes of an MPI world of this name begin.
     NameWorld { name: String },
     /// Note which files in memory the processes have now.
@@ -222,6 +223,7 @@ pub(crate) enum FromKeeper {
     WorldStarted { world: u32, outcome: Result<u32, (String, String)> },
     /// To [`ToKeeper::Look`].
     Found {
+        number: u64,
         without_provider: Vec<Member>,
         elsewhere: Vec<(Member, String)>,
         shared: Option<(Member, Member, String)>,

@@ -147,10 +147,10 @@ struct EndOnPanic(&'static str);
 impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "stillwire: the thread {} has panicked, and its process ends: please report the lines above",
+            crate::print_message(format_args!(
+                "the thread {} has panicked, and its process ends: please report the lines above",
                 self.0
-            );
+            ));
             std::process::abort();
         }
     }

@@ -10,6 +10,7 @@ pub mod plan;
 pub mod sabotage;
 pub mod scale;
 pub mod scenario;
+pub mod seats;
 pub mod shrink;
 pub mod swarm;
 pub mod workload;

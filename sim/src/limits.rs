@@ -2,8 +2,8 @@
 
 use crate::engine::queue::{MICRO, MILLI, Nanos, SECOND};
 
-/// Frames that a NIC holds on the way out. Small, so that a full ring is an ordinary case.
-pub const NIC_SEND_FRAMES: usize = 32;
+/// Frames that an ordinary NIC holds on the way out. Small, so that a full ring is an ordinary case.
+pub const NIC_SEND_FRAMES: u32 = 32;
 
 /// Receive buffers posted to a NIC. Small, so that bursts overrun them.
 pub const NIC_RECEIVE_FRAMES: usize = 64;
@@ -11,6 +11,9 @@ pub const NIC_RECEIVE_FRAMES: usize = 64;
 /// Addresses that one NIC knows. A NIC speaks with the NICs of the same port and rail, one for each of [`RANKS_MAX`] ranks. A place that a process has left
 /// is used again, so further ones belong to ranks that run twice: on a host that is cut off and on its spare. This is eight times as many.
 pub const NIC_ADDRESSES_MAX: usize = 512;
+
+/// Longest time from reading a frame until an ordinary NIC reports its completion.
+pub const COMPLETION_MAX: Nanos = 12 * MICRO;
 
 /// Time that NICs have to give their buffers back when a rank freezes, as in a session.
 pub const DRAIN_MAX: Nanos = 200 * MILLI;

@@ -2,7 +2,7 @@
 
 use transport::{FrozenPort, Port};
 
-use crate::plan::{Plan, draw};
+use crate::plan::draw;
 
 /// Which rule is out, for each crate that has switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -106,8 +106,7 @@ pub fn switches() -> Vec<Switch> {
     all.push(Switch { name: "11-buffer-not-fixed", switches: loose });
     let guardless = Switches { guardless: true, ..Switches::default() };
     all.push(Switch { name: "30-no-guard", switches: guardless });
-    // No rank of this world speaks PMI: the crate that has that rule has the histories for it.
-    let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| *rule != ckpt_glue::Rule::PmiAhead);
+    let rules = ckpt_glue::Rule::ALL.into_iter().filter(|rule| !is_elsewhere(*rule));
     all.extend(rules.map(|rule| {
         // A rule is out only when it is out everywhere: the store upholds the coordinator's rules once more.
         let store = match rule {
@@ -128,7 +127,10 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::LeaseFromArrival
             | ckpt_glue::Rule::SuspicionEnds
             | ckpt_glue::Rule::NeverSuspected
-            | ckpt_glue::Rule::PlaceTooEarly => None,
+            | ckpt_glue::Rule::PlaceTooEarly
+            | ckpt_glue::Rule::SeatByHalf
+            | ckpt_glue::Rule::SeatUnknown
+            | ckpt_glue::Rule::SeatStale => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),
@@ -141,6 +143,17 @@ pub fn switches() -> Vec<Switch> {
     all
 }
 
+/// Rules that no history of a world meets.
+fn is_elsewhere(rule: ckpt_glue::Rule) -> bool {
+    match rule {
+        // No rank of a world speaks PMI: the crate that has that rule has the histories for it.
+        ckpt_glue::Rule::PmiAhead => true,
+        // A world has one launcher at a time: see [`crate::seats`].
+        ckpt_glue::Rule::SeatByHalf | ckpt_glue::Rule::SeatUnknown | ckpt_glue::Rule::SeatStale => true,
+        _ => false,
+    }
+}
+
 /// The outcome of the hunt for one rule.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct HuntReport {
@@ -150,24 +163,10 @@ pub struct HuntReport {
     pub found: bool,
     /// Histories run until then, or in all.
     pub after_histories: u64,
-    /// The swarm's seed of the history in which it was noticed; none if that was one of a scenario.
+    /// The seed of the history in which it was noticed.
     pub seed: Option<u64>,
     /// The judges' findings.
     pub violations: Vec<crate::judge::Violation>,
-}
-
-/// A rule of which the swarm's histories notice one in 540,000, and the scenario with histories for it.
-const RARE: (&str, &str) =
-    ("10-stale-resync", include_str!("../scenarios/resync-behind-a-newer-acknowledgement.scenario"));
-
-/// The histories in which the loss of a rule is looked for: the swarm's own, from the first seed on, or those of its scenario.
-fn histories(switch: &Switch) -> Box<dyn Iterator<Item = Plan>> {
-    if switch.name == RARE.0
-        && let Ok(scenario) = crate::scenario::parse(RARE.1)
-    {
-        return Box::new(scenario.plans().collect::<Vec<_>>().into_iter());
-    }
-    Box::new((0..).map(|seed| draw(seed, None)))
 }
 
 /// Takes a rule out and runs histories until a judge notices or the budget is used.
@@ -180,14 +179,18 @@ pub fn hunt(switch: &Switch, histories_max: u64) -> HuntReport {
         seed: None,
         violations: Vec::new(),
     };
-    for (histories_before, plan) in (0..histories_max).zip(histories(switch)) {
-        report.after_histories = histories_before + 1;
-        let seed = (switch.name != RARE.0).then_some(plan.seed);
-        let mut world = crate::world::World::new(plan, false);
+    for seed in 0..histories_max {
+        report.after_histories = seed + 1;
+        let mut world = crate::world::World::new(draw(seed, None), false);
         world.take_out(switch.switches);
         world.run();
         if !world.violations().is_empty() {
-            return HuntReport { found: true, seed, violations: world.violations().to_vec(), ..report };
+            return HuntReport {
+                found: true,
+                seed: Some(seed),
+                violations: world.violations().to_vec(),
+                ..report
+            };
         }
     }
     report

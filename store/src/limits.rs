@@ -83,3 +83,6 @@ pub const CONTENT_FILES_MAX: usize = 2 * RANKS_MAX as usize;
 
 /// Pages of a node's content: 2^46 bytes, twice, for places that are free.
 pub const CONTENT_PAGES_MAX: u64 = 1 << 35;
+
+/// Seats that launchers have tried to take and of which nobody knows whether they did.
+pub const SEATS_MAX: usize = 64;

@@ -13,6 +13,9 @@ import time
 # Of pieces that a disk writes as a whole.
 SECTOR_BYTES = 512
 
+# Of pieces that a disk loses as a whole.
+BLOCK_BYTES = 4096
+
 CAPACITY_BYTES = 8 << 30
 ENTRIES_MAX = 100_000
 
@@ -37,6 +40,12 @@ class File(Inode):
     def __init__(self, number, path, mode):
         super().__init__(number, path, mode)
         self.live, self.durable, self.pending = bytearray(), bytearray(), []
+        # Numbers of blocks that can be neither read nor written any more. A file in place of this one has other blocks.
+        self.bad = set()
+
+    def expect_good(self, offset, count):
+        if count and not self.bad.isdisjoint(range(offset // BLOCK_BYTES, -(-(offset + count) // BLOCK_BYTES))):
+            raise OSError(errno.EIO, self.path)
 
     def change(self, change):
         apply(self.live, change)
@@ -97,16 +106,21 @@ def set_entries(folder, entries):
 class Fault:
     """From the operation after the next `after` ones on whose kind is in `operations` and whose path matches, so many operations meet the effect.
 
-    Effects: an error number; "drop" (success is reported, and nothing done); "power" (the machine is off before the operation).
+    Effects: an error number; "drop" (success is reported, and nothing done); "power" (the machine is off before the operation); "bad", of reads (a block in the
+    middle of what is read is lost for good); "zero", of reads (zeros are read instead).
     """
 
     def __init__(self, operations, path, effect, after=0, count=1):
         self.operations, self.path, self.effect = operations.split(), re.compile(path), effect
         self.after, self.left = after, count
         self.met = []
+        # Of files that were made later no operation meets it; `None`: it does.
+        self.last_file = None
 
-    def meets(self, operation, path):
+    def meets(self, operation, path, number=0):
         if operation not in self.operations or not self.path.search(path) or self.left == 0:
+            return False
+        if self.last_file is not None and number > self.last_file:
             return False
         if self.after > 0:
             self.after -= 1
@@ -128,18 +142,18 @@ class Disk:
         self.is_off = threading.Event()
         self.used_bytes = 0
 
-    def meet(self, operation, path):
-        """True if the operation is to be dropped."""
+    def meet(self, operation, path, number=0):
+        """The effect, if the operation is to be done in another way."""
         self.operations.append((operation, path))
         for fault in self.faults:
-            if fault.meets(operation, path):
+            if fault.meets(operation, path, number):
                 if fault.effect == "power":
                     self.is_off.set()
                     raise PowerLost
-                if fault.effect == "drop":
-                    return True
+                if isinstance(fault.effect, str):
+                    return fault.effect
                 raise OSError(fault.effect, path)
-        return False
+        return None
 
     def add(self, kind, folder, name, mode):
         path = below(folder, name)
@@ -155,6 +169,7 @@ class Disk:
 
     def write(self, file, offset, data):
         try:
+            file.expect_good(offset, len(data))
             if self.meet("write", file.path):
                 return
         except OSError:
@@ -177,7 +192,13 @@ class Disk:
             file.change(("cut", length))
 
     def read(self, file, offset, count):
-        self.meet("read", file.path)
+        count = max(0, min(count, len(file.live) - offset))
+        effect = self.meet("read", file.path, file.number)
+        if effect == "zero":
+            return bytes(count)
+        if effect == "bad":
+            file.bad.add((offset + count // 2) // BLOCK_BYTES)
+        file.expect_good(offset, count)
         return file.live[offset : offset + count]
 
     def sync(self, inode):
@@ -261,13 +282,18 @@ class Disk:
                     entry.path = below(copy, name)
             else:
                 copy.live = content(inode)
-                copy.durable = bytearray(copy.live)
+                copy.durable, copy.bad = bytearray(copy.live), set(inode.bad)
                 disk.used_bytes += len(copy.live)
             return copy
 
         self.root.path = ""
         disk.root = copied(self.root)
         return disk
+
+    def lose(self, path):
+        """The folder is empty, behind everybody's back."""
+        folder = self.find(path)
+        folder.live, folder.durable, folder.pending = {}, {}, []
 
     def find(self, path):
         """The inode at a path, or None."""

@@ -18,12 +18,11 @@ import time
 
 from disk import Disk, Fault
 from fuse import Mount
+from programs import PROGRAMS
+from reads import UNREADABLE, Reads
 
-RANKS, STEPS = 3, 120_000
+RANKS = 3
 CHANGES = "create write cut sync sync_folder rename remove"
-
-# Operations on the disk between two commits, roughly: a power loss falls anywhere within some of them.
-CYCLE = 300
 
 # Seconds.
 COMMITTED_MAX, MET_MAX, RESTARTED_MAX, LEFT_MAX = 30, 30, 90, 10
@@ -56,6 +55,8 @@ KINDS = {
     "space": (lambda _dice: [Fault("write create", IMAGE, errno.ENOSPC, count=RANKS)], FULL, "lost"),
     # One node's disk says that data is durable which is not: parity has to make up for it.
     "lying": (lambda dice: [Fault("sync sync_folder", rf"nodes/{dice.randrange(RANKS)}/life", "drop", count=-1)], None, "lost"),
+    # See Reads: while the job runs, or when it is restarted.
+    "read": (None, None, "lost"),
 }
 
 # Calls that are taken out, and a kind of round that has to fail without them.
@@ -67,6 +68,8 @@ SABOTAGE = {
     # The operation fails, and nobody is told.
     "the error of a write": ("drop", "write"),
     "the error of fsync": ("drop", "fsync"),
+    # A lost block is read as zeros: the file that cannot be read is not named.
+    "the error of a read": ("drop", "read"),
 }
 
 
@@ -74,7 +77,10 @@ class Round:
     def __init__(self, options, seed, kind, sabotage=None):
         self.options, self.seed, self.kind = options, seed, kind
         self.dice = random.Random(f"{seed} {kind}")
+        self.reads = Reads(self.dice, RANKS, is_silent=sabotage == "drop") if kind == "read" else None
         self.folder = tempfile.mkdtemp(prefix=f"{kind}-", dir=options.place)
+        program = options.program or random.Random(f"{seed} program").choice(list(PROGRAMS))
+        self.program = PROGRAMS[program](options, self.folder)
         self.mounted = os.path.join(self.folder, "disk")
         self.directory = os.path.join(self.mounted, "job")
         os.mkdir(self.mounted)
@@ -108,37 +114,35 @@ class Round:
         path = os.path.join(self.folder, f"output-{self.runs}")
         home = os.path.join(self.folder, "home")
         os.makedirs(home, exist_ok=True)
-        environment = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": home}
+        environment = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": home, **self.program.environment}
         with open(path, "w") as output:
             words = (self.options.stillwire, *words)
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment), path
 
     def finish(self, *words):
         """A command's exit code and output."""
-        process, path = self.start(*words)
+        return self.ended(*self.start(*words), words[0])
+
+    def ended(self, process, path, command):
         try:
             process.wait(RESTARTED_MAX)
         except subprocess.TimeoutExpired:
-            raise Failure(f"`stillwire {' '.join(words)}` has not ended in {RESTARTED_MAX} s") from None
+            raise Failure(f"`stillwire {command}` has not ended in {RESTARTED_MAX} s") from None
         return process.returncode, read(path)
 
     def disturb(self):
         effect, expected, style = KINDS[self.kind]
         self.mount = Mount(self.disk, self.mounted)
-        ring = ["--", self.options.stillwire, "example", "ring", "--steps", str(STEPS)]
-        process, path = self.start("run", "-n", str(RANKS), "--nodes", str(RANKS), "--ckpt-every", "100ms", "--ckpt-dir", self.directory, *ring)
+        words = ["-n", str(RANKS), "--nodes", str(RANKS), "--ckpt-every", self.program.EVERY, "--ckpt-dir", self.directory]
+        process, path = self.start("run", *words, "--", *self.program.words)
 
         def wait(what, holds, seconds):
-            end = time.monotonic() + seconds
-            while not holds():
-                if process.poll() is not None:
-                    raise Failure(f"the job ends with exit code {process.returncode}, before {what}")
-                if time.monotonic() > end:
-                    raise Failure(f"not in {seconds} s: {what}")
-                time.sleep(0.01)
+            self.wait(process, what, holds, seconds)
 
         wait("two generations are committed", lambda: len(committed(read(path))) >= 2, COMMITTED_MAX)
         faults = effect(self.dice) if effect else []
+        if self.reads:
+            faults, expected = self.reads.while_running(), self.reads.expected_running()
         for fault in faults if self.silences else ():
             fault.effect = "drop"
         self.disk.faults += faults
@@ -148,7 +152,7 @@ class Round:
             wait(f"a message like '{expected}'", lambda: re.search(expected, read(path)), MET_MAX)
         before = len(committed(read(path)))
         wait("another generation is committed", lambda: len(committed(read(path))) > before, COMMITTED_MAX)
-        self.disk.faults.append(Fault(CHANGES, "", "power", self.dice.randrange(CYCLE)))
+        self.disk.faults.append(Fault(CHANGES, "", "power", self.dice.randrange(self.program.CYCLE)))
         wait("the power goes", self.disk.is_off.is_set, MET_MAX)
         time.sleep(SETTLE)
         self.end_all()
@@ -161,19 +165,51 @@ class Round:
         # Nothing that was committed may be lost but what newer generations have replaced (two are kept).
         listed = json.loads(self.checked("ls", self.directory, "--json"))["generations"]
         kept = {each["generation"]: each["state"] for each in listed}
+        expected, newest = None, epoch(reported[-1])
         if self.kind != "lying":
             for generation in reported[-1:]:
                 if kept.get(generation) != "committed":
                     raise Failure(f"generation {generation} was reported committed, and is {kept.get(generation, 'not there')}")
+        if self.reads:
+            # One more may have become durable with the power loss.
+            epochs = sorted(epoch(generation) for generation, state in kept.items() if state == "committed")
+            self.reads.at_restart(left, epochs[-1])
+            expected = self.reads.expected_at_restart()
+            newest = epochs[-2] if self.reads.costs_newest else newest
+            self.verify_unreadable()
+        elif self.kind != "lying":
             self.checked("verify", self.directory)
-        code, text = self.finish("restart", self.directory)
+        code, text = self.restart()
         found = re.search(r"begins from generation \S+?/(\d+)", text)
-        newest = int(reported[-1].rsplit("/", 1)[1])
-        if code != 0 or "verification successful" not in text:
+        if code != 0 or self.program.VERIFIED not in text:
             raise Failure(f"the restart ends with exit code {code}, or its result is wrong")
         if not found or int(found[1]) < newest:
             raise Failure(f"generation {newest} was reported committed, and the restart begins from {found[1] if found else 'the beginning'}")
+        if expected and not re.search(expected, text):
+            raise Failure(f"the restart prints nothing like '{expected}'")
         self.nothing_left()
+
+    def wait(self, process, what, holds, seconds):
+        end = time.monotonic() + seconds
+        while not holds():
+            if process.poll() is not None:
+                raise Failure(f"the job ends with exit code {process.returncode}, before {what}")
+            if time.monotonic() > end:
+                raise Failure(f"not in {seconds} s: {what}")
+            time.sleep(0.01)
+
+    def restart(self):
+        """The restart's exit code and output. The job saves again, and ends then."""
+        process, path = self.start("restart", self.directory)
+        self.wait(process, "the restarted job commits a generation", lambda: committed(read(path)), RESTARTED_MAX)
+        self.program.let_end()
+        return self.ended(process, path, "restart")
+
+    def verify_unreadable(self):
+        """If something cannot be read, the check reports it, and names the file."""
+        code, text = self.finish("verify", self.directory)
+        if code != 0 and self.reads.lost is None and not self.silences and not re.search(UNREADABLE.format(""), text):
+            raise Failure(f"`stillwire verify` ends with exit code {code}, and names no file that cannot be read: {text.strip()[-600:]}")
 
     def checked(self, *words):
         code, text = self.finish(*words)
@@ -194,8 +230,9 @@ class Round:
             raise Failure(f"the test's own disk fails: {mount.failure}")
 
     def report(self):
-        again = f"tests/disks/run --rounds 1 --seed {self.seed} --kind {self.kind}"
-        return f"{self.kind}, seed {self.seed}: " + (f"FAILED: {self.failure}; see {self.folder}; again: {again}" if self.failure else "right")
+        again = f"tests/disks/run --rounds 1 --seed {self.seed} --kind {self.kind} --program {self.program.name}"
+        what = f"{self.kind} ({self.reads})" if self.reads else self.kind
+        return f"{what}, {self.program.name}, seed {self.seed}: " + (f"FAILED: {self.failure}; see {self.folder}; again: {again}" if self.failure else "right")
 
 
 def read(path):
@@ -206,6 +243,10 @@ def read(path):
 def committed(text):
     """Generations that the launcher reports as committed, in order."""
     return re.findall(r"generation (\S+) committed \(", text)
+
+
+def epoch(generation):
+    return int(generation.rsplit("/", 1)[1])
 
 
 def processes():
@@ -250,6 +291,9 @@ def main():
     for name in ("rounds", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--program", choices=PROGRAMS)
+    for name in ("provider", "mpi-program"):
+        parser.add_argument(f"--{name}")
     for name in ("place", "stillwire"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("json", "self-test"):

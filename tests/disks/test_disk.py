@@ -78,6 +78,28 @@ class Faults(unittest.TestCase):
         self.assertRaises(PowerLost, disk.write, file, 0, b"new")
         self.assertTrue(disk.is_off.is_set())
 
+    def test_a_bad_block_stays_bad_until_another_file_takes_its_place(self):
+        disk, file = disk_with_file(bytes(3 * 4096))
+        disk.faults.append(Fault("read", "file", "bad"))
+        for _ in range(2):
+            self.assertRaises(OSError, disk.read, file, 0, 3 * 4096)
+        self.assertRaises(OSError, disk.write, file, 5000, b"new")
+        self.assertEqual(disk.read(file, 8192, 4096), bytes(4096))
+        left_disk = disk.after_power_loss(random.Random(1), "lost")
+        self.assertRaises(OSError, left_disk.read, left_disk.find("file"), 4096, 1)
+        other = disk.add(File, disk.root, "file.tmp", stat.S_IFREG | 0o600)
+        disk.write(other, 0, b"new")
+        disk.rename(disk.root, "file.tmp", disk.root, "file", is_exclusive=False)
+        self.assertEqual(disk.read(disk.find("file"), 0, 4096), b"new")
+
+    def test_a_fault_of_old_files_leaves_new_ones_alone(self):
+        disk, file = disk_with_file()
+        disk.faults.append(Fault("read", "", errno.EIO, count=-1))
+        disk.faults[0].last_file = disk.numbers
+        other = disk.add(File, disk.root, "other", stat.S_IFREG | 0o600)
+        self.assertRaises(OSError, disk.read, file, 0, 1)
+        self.assertEqual(disk.read(other, 0, 1), b"")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -18,9 +18,7 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source,
 };
 use crate::error::ConfigError;
-use crate::limits::{
-    COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE, FENCE_MAX, REPLACE_SILENCES,
-};
+use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
     CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
@@ -95,16 +93,10 @@ impl Job {
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
-            fence_max: settings
-                .config
-                .keeper
-                .watch()
-                .silence()
-                .saturating_mul(REPLACE_SILENCES + 1)
-                .max(FENCE_MAX),
+            fence_max: config.keeper.absence_max(),
             sabotage: settings.sabotage,
         });
-        Ok(Job {
+        let mut job = Job {
             checkpoint,
             detector,
             restorer,
@@ -129,7 +121,9 @@ impl Job {
             commits: 0,
             outputs: Queue::default(),
             settings,
-        })
+        };
+        job.next_look = job.watch().map(|watch| now + watch.beat());
+        Ok(job)
     }
 
     /// Takes one input.
@@ -183,6 +177,7 @@ impl Job {
 
     /// Handles timeouts that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.look(now);
         if self.gather_until.is_some_and(|until| now >= until) {
             self.gather_until = None;
             // Ends with the nodes that are missing once the fence has had its time.
@@ -198,7 +193,6 @@ impl Job {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
-        self.look(now);
         self.watch_suspects(now);
         self.watch_keepers(now);
         self.watch_absent(now);

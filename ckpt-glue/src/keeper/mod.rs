@@ -339,6 +339,10 @@ impl Keeper {
             self.kill_all();
             return;
         }
+        if due.lease_over {
+            // No rank has begun, so none needs a lease.
+            watcher.end_lease();
+        }
         if let Some(keepers) = due.beat {
             self.send_up(Message::Heartbeat { keepers, asked_ns: now.as_nanos() });
         }

@@ -6,6 +6,7 @@
 pub mod late;
 pub mod nodes;
 pub mod restore;
+pub mod seat;
 pub mod verdict;
 
 pub use late::{Account, Cause, causes};

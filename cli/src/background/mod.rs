@@ -2,8 +2,8 @@
 //!
 //! Three processes take part. The command ([`foreground`]) waits until the job runs. The watcher ([`watcher`]) has a session of its own and waits for the
 //! launcher; if that is killed, the watcher continues the job from its newest checkpoint ([`takeover`]). The launcher writes its output into files of the
-//! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]). If launcher and watcher are lost together, another host continues the job
-//! ([`successor`]).
+//! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]). It finds a job by its id while a launcher or watcher of it lives
+//! ([`watched_jobs`]). If launcher and watcher are lost together, another host continues the job ([`successor`]).
 
 mod candidate;
 mod foreground;
@@ -12,6 +12,7 @@ pub(crate) mod records;
 mod successor;
 mod takeover;
 pub(crate) mod viewer;
+pub(crate) mod watched_jobs;
 mod watcher;
 
 pub(crate) use foreground::detach;

@@ -17,6 +17,7 @@ use super::candidate::Attempt;
 use super::messages::{Messages, Received, Report, pipe, send};
 use super::records::{EndRecord, Records};
 use super::takeover::{Launch, LauncherDeaths, Succession};
+use super::watched_jobs::WatchedJob;
 use super::{DetachedLauncher, split};
 use crate::commands::{Stream, print_message, restart, run};
 use crate::error::CliError;
@@ -59,6 +60,8 @@ pub(super) struct Watcher {
     /// The job has run below a launcher of this watcher, or there is nobody else to make it run.
     has_run: bool,
     failure: Option<Attempt>,
+    /// Where `attach` finds the job, also between two launchers.
+    listed: Option<WatchedJob>,
 }
 
 impl Watcher {
@@ -74,6 +77,7 @@ impl Watcher {
             job: None,
             alive: None,
             failure: None,
+            listed: None,
         })
     }
 
@@ -164,9 +168,12 @@ impl Watcher {
         loop {
             match messages.take()? {
                 Received::Message(report) => {
-                    if let Report::Begun { directory, .. } = &report {
+                    if let Report::Begun { job, directory } = &report {
                         let directory = PathBuf::from(std::ffi::OsString::from_vec(directory.clone()));
                         self.alive = Some(Records::of(&directory).hold()?);
+                        if self.listed.is_none() {
+                            self.listed = Some(WatchedJob::list(job, &directory)?);
+                        }
                         self.job = Some(directory);
                     }
                     self.has_run |= report == Report::Running;

@@ -1,5 +1,6 @@
 //! `stillwire attach`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use super::{print_json, print_message};
 use crate::arguments::AttachArguments;
 use crate::background::records::{EndRecord, Records};
 use crate::background::viewer::{Start, Viewer};
+use crate::background::watched_jobs;
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -82,13 +84,15 @@ fn ended(end: &EndRecord, job: &str, directory: &Path, json: bool) -> Result<Exi
 
 /// The directory of a detached job, its records, and its id. A running job goes by the beginning of its id, any by its directory.
 fn find(name: &str) -> Result<(PathBuf, Records, String), CliError> {
-    let directory = match registry::find(name) {
-        Ok(info) => PathBuf::from(info.directory),
-        Err(LauncherError::NoSuchJob { .. }) if Path::new(name).is_dir() => PathBuf::from(name),
-        Err(LauncherError::NoSuchJob { .. }) => {
-            return Err(CliError::NothingToAttach { name: name.to_owned() });
-        }
-        Err(error) => return Err(error.into()),
+    // The registry has no entry of a job whose launcher was killed and has no successor yet.
+    let running = registry::jobs()?.into_iter().map(|info| (info.job, PathBuf::from(info.directory)));
+    let mut found: BTreeMap<String, PathBuf> = running.filter(|(job, _)| job.starts_with(name)).collect();
+    found.extend(watched_jobs::find(name)?);
+    let directory = match (found.len(), found.pop_first()) {
+        (1, Some((_, directory))) => directory,
+        (0, _) | (_, None) if Path::new(name).is_dir() => PathBuf::from(name),
+        (0, _) | (_, None) => return Err(CliError::NothingToAttach { name: name.to_owned() }),
+        (found, _) => return Err(LauncherError::JobAmbiguous { name: name.to_owned(), found }.into()),
     };
     let records = Records::of(&directory);
     let read = records.run();

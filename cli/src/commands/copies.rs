@@ -70,7 +70,6 @@ impl FlushArguments {
         let Some(to) = &self.flush_to else { return Ok(None) };
         let to = absolute(to)?;
         to.open()?;
-        warn_of_writers(&to, key.as_ref());
         let flush = Flush {
             every: self.flush_every.unwrap_or(1),
             to,
@@ -106,7 +105,6 @@ impl FlushArguments {
             }
         }
         let to = to.parse().map_err(|error| CliError::CopyLocation { error })?;
-        warn_of_writers(&to, key.as_ref());
         let flush = Flush {
             every: count(setting::FLUSH_EVERY).unwrap_or(1),
             to,
@@ -120,9 +118,10 @@ impl FlushArguments {
     }
 }
 
-/// Copies with neither encryption nor signature, in a place that other users can write to.
-fn warn_of_writers(to: &CopyLocation, key: Option<&CopyKey>) {
-    if key.is_none()
+/// Warns of copies with neither encryption nor signature, in a place that other users can write to.
+pub(crate) fn warn_of_writers(flush: &Flush) {
+    let to = &flush.to;
+    if flush.key.is_none()
         && let Some(exposure) = to.exposure()
     {
         print_message(format_args!(
@@ -301,7 +300,7 @@ fn bring_copy(
         records.generations()?.into_iter().rev().find(|found| {
             found.id > copied.generation && found.state == store::job::GenerationState::Committed
         });
-    if let Some(newer) = newer {
+    if let Some(newer) = newer.filter(|_| !quiet) {
         print_message(format_args!(
             "generation {} in {} is newer than the copy of {}, and is passed over, because --from asks for the copy",
             newer.id,

@@ -456,7 +456,7 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
             match record {
                 // Nodes with directories of their own write parity first.
                 Record::Commit(generation) => format!(
-                    "the commit of generation {generation} has waited {waited} for nodes that protect it, or for the disk of the job's directory; the ranks continue, \
+                    "the commit of generation {generation} has waited {waited} for nodes that protect it, for the networks of its ranks, or for the disk of the job's directory; the ranks continue, \
                      and no newer generation is committed before it"
                 ),
                 Record::Decision(life) => format!(

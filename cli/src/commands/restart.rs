@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use ckpt_glue::{JobConfig, parse_duration, write_duration};
 use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::nodes::NO_NODE;
-use launcher::{Addresses, Encryption, Flush, Node, Plan, Program, Purpose, Saves, former_host, whole};
+use launcher::spawn::preload;
+use launcher::{
+    Addresses, Encryption, Flush, Node, OwnDirectories, Plan, Program, Purpose, Saves, former_host,
+};
 use store::job::{Depth, Generation, GenerationState};
 use store::record::ManifestImage;
 use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest, StorageError, StoreError, kinds};
@@ -96,7 +100,7 @@ pub(crate) fn prepare(
     let Placement { nodes, spares } = if arguments.keeps_places {
         Placement { nodes: hosts.nodes(file.ranks, &bind)?, spares: hosts.spare_nodes(&bind)? }
     } else {
-        place(&file, newest.as_ref(), &hosts, &bind)?
+        place(&file, newest.as_ref(), &hosts, &bind, arguments.quiet)?
     };
     if purpose == Purpose::Repair {
         // A repair has to know whether all is whole, so every byte is read.
@@ -108,13 +112,15 @@ pub(crate) fn prepare(
         return Err(CliError::DomainsOfNothing);
     }
     let flush = flush(arguments, &file, purpose, encryption.is_some())?;
+    flush.iter().filter(|_| !arguments.quiet).for_each(copies::warn_of_writers);
     // Lives that the directory knows nothing of have left copies.
     let counter_last =
         brought.as_ref().map_or(0, |brought| brought.counter_last).max(directory.counter_last()?);
     let saves = read_saves(&file);
     let is_whole = saves == Saves::Process;
-    let provider = whole::library(&programs.program).filter(|_| is_whole);
+    let provider = preload::library(&programs.program).filter(|_| is_whole);
     let keeps_ids = keeps_ids(arguments, kept, is_whole)?;
+    let authority = authority(arguments, own_directories.as_ref(), &path);
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let former_silence = former_silence(&file, &reported, &config);
     let succession = arguments.succession.succession(&SuccessionJob {
@@ -159,6 +165,7 @@ pub(crate) fn prepare(
         fetch: brought.and_then(|brought| brought.fetch),
         input: arguments.stdin.plan(&file)?,
         purpose,
+        authority,
     };
     // Settings for this run alone, or derived from where it runs, do not go into the job file.
     let keeps_ids = plan.keeps_ids || kept;
@@ -187,13 +194,14 @@ fn place(
     newest: Option<&Manifest>,
     hosts: &HostArguments,
     bind: &Addresses,
+    is_quiet: bool,
 ) -> Result<Placement, CliError> {
     let spares = hosts.spare_nodes(bind)?;
     if let Some(manifest) = newest.filter(|_| protection::is_in(file)) {
         let found = place_nodes(manifest, &hosts.nodes_of_images(file.ranks, bind)?, hosts)?;
         return Ok(Placement { spares: [found.spares, spares].concat(), ..found });
     }
-    if protection::is_in(file) {
+    if protection::is_in(file) && !is_quiet {
         print_message(format_args!(
             "warning: no generation has records here that can be read; nodes are asked for theirs, in the order in which the job names them"
         ));
@@ -235,6 +243,14 @@ impl Programs {
     }
 }
 
+/// A launcher in the job's own directory, and one that begins from a copy, do what a person wants. One in a node's directory cannot know whether the job goes on
+/// elsewhere (R34).
+fn authority(arguments: &RestartArguments, own: Option<&OwnDirectories>, path: &Path) -> Authority {
+    let root = own.and_then(|own| own.root.here().ok()).and_then(|root| root.canonicalize().ok());
+    let is_of_node = root.is_some_and(|root| path.parent() == Some(&root));
+    if is_of_node && arguments.from.is_none() { Authority::Votes } else { Authority::Person }
+}
+
 /// Checks the options of copies, and returns their destination.
 fn flush(
     arguments: &RestartArguments,
@@ -271,7 +287,7 @@ fn keeps_ids(arguments: &RestartArguments, kept: bool, is_whole: bool) -> Result
             why: "its images hold what it names at its points, and it runs anew",
         });
     }
-    if kept && !keeps_ids {
+    if kept && !keeps_ids && !arguments.quiet {
         print_message(format_args!(
             "warning: ranks had pid namespaces, and get new ids now: ids that the program itself has stored are wrong"
         ));
@@ -339,10 +355,12 @@ fn rail(
         }
         return Ok(Some(decided));
     }
-    print_message(format_args!(
-        "ranks went over {decided} last; with new hosts they go over {}, unless --nic says otherwise",
-        named.nic()?
-    ));
+    let nic = named.nic()?;
+    if !arguments.quiet {
+        print_message(format_args!(
+            "ranks went over {decided} last; with new hosts they go over {nic}, unless --nic says otherwise"
+        ));
+    }
     Ok(None)
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, KeeperConfig, OnFault};
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
@@ -18,7 +19,8 @@ use launcher::mpi::program::Detected;
 use launcher::mpi::replacement::Replacement;
 use launcher::mpi::{Family, Mpi, MpiChoice, provider, resolve};
 use launcher::registry::{Registration, runtime_directory};
-use launcher::{self, Addresses, HostLoss, Node, Observer, Plan, Program, Purpose, Saves, whole};
+use launcher::spawn::preload;
+use launcher::{self, Addresses, HostLoss, Node, Observer, Plan, Program, Purpose, Saves};
 use store::job::GenerationState;
 use store::storage::DirectoryLock;
 use store::{CheckpointSettings, Directory, JobDirectory, JobFile, StorageError, StoreError};
@@ -139,6 +141,7 @@ pub(crate) fn run(
     }
     let encryption = if arguments.checkpoint.encrypt { Some(arguments.key.encryption()?) } else { None };
     let flush = arguments.flush.flush(arguments.sign.copy_key(&arguments.key)?)?;
+    flush.iter().filter(|_| !arguments.quiet).for_each(copies::warn_of_writers);
     if let Ok(library) = &provider
         && arguments.mpi.library != MpiChoice::None
     {
@@ -155,7 +158,7 @@ pub(crate) fn run(
     }
     if wanted == Saves::Process {
         match &provider {
-            Ok(library) => whole::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
+            Ok(library) => preload::equip(&mut program, library, arguments.checkpoint.capture.as_deref()),
             // It may be a script that starts one with points of its own.
             Err(error) if !arguments.quiet => {
                 print_message(format_args!(
@@ -225,6 +228,7 @@ pub(crate) fn run(
         fetch: None,
         input: arguments.stdin.plan(arguments.ranks, is_saved)?,
         purpose: Purpose::Run,
+        authority: Authority::Person,
     };
     let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();
@@ -290,7 +294,7 @@ fn wants_checkpoints(arguments: &RunArguments) -> bool {
 
 /// How a program is saved. A program without checkpoint options is left as it is.
 fn saves(arguments: &RunArguments, program: &Program) -> Result<Saves, CliError> {
-    let whole = wants_checkpoints(arguments) && !whole::is_native(program)?;
+    let whole = wants_checkpoints(arguments) && !preload::is_native(program)?;
     Ok(if whole { Saves::Process } else { Saves::Points })
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
+use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use drivers::{RAILS_VARIABLE, RailChoice};
 use launcher::error::LauncherError;
@@ -18,7 +19,8 @@ use launcher::input::InputPlan;
 use launcher::mpi::replacement::MpiFrom;
 use launcher::mpi::{MpiChoice, resolve};
 use launcher::registry::Registration;
-use launcher::{Addresses, HostLoss, Node, Plan, Program, Purpose, Saves, whole};
+use launcher::spawn::preload;
+use launcher::{Addresses, HostLoss, Node, Plan, Program, Purpose, Saves};
 use transport::config::AuthLevel;
 
 use crate::arguments::DemoArguments;
@@ -170,6 +172,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         input: InputPlan::NONE,
         job_file: Vec::new(),
         purpose: Purpose::Run,
+        authority: Authority::Person,
     })
 }
 
@@ -192,7 +195,7 @@ fn mpi_plan(
     let mut program = Program { command, ..native.program };
     let (detected, replacement) = resolve(&program, MpiChoice::Auto, &MpiFrom::Auto)?;
     equip(&mut program, &detected, &mpi.provider, Ipv4Addr::LOCALHOST.into());
-    whole::equip(&mut program, &mpi.provider, None);
+    preload::equip(&mut program, &mpi.provider, None);
     let provider = Some(mpi.provider.clone());
     Ok(Plan { program, provider, is_mpi: true, replacement, saves: Saves::Process, ..native })
 }

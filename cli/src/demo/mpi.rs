@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use launcher::Program;
 use launcher::mpi::replacement::MpiFrom;
 use launcher::mpi::{Family, MpiChoice, provider, resolve};
-use launcher::pidfd::{has_ended, pid_of};
+use launcher::spawn::pidfd::{has_ended, pid_of};
 use nix::sys::signal::{Signal, killpg};
 
 use crate::commands::interrupt::is_stopped;

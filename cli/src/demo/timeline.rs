@@ -9,7 +9,7 @@ use ckpt_glue::control::{FaultReport, ImageContent, ImageReport, MessageStates};
 use ckpt_glue::job::{Event, FinalReport};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::protocols::CheckpointEvent;
-use launcher::pidfd::PidFd;
+use launcher::spawn::pidfd::PidFd;
 use launcher::text;
 use launcher::{Channel, Notice, Observer};
 use nix::sys::signal::Signal;

@@ -174,6 +174,7 @@ fn nodes_that_went_on_apart_are_reported_and_so_is_a_launcher_s_older_directory(
     fs::remove_dir_all(&job).expect("a directory");
     copy_of(&before.join("job"), &job);
     let older = hosts.place.restart(&[]).finish();
+    wait_until("the guards have cleaned up", || hosts.place.lock_is_free());
     older.says(&["a knows life 2.", "that one is an older state", "`stillwire restart`"]);
     assert_eq!(older.code, Some(1), "{older:?}");
     // Host a goes its own way.

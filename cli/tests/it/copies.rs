@@ -465,4 +465,6 @@ fn unsigned_copies_in_a_place_that_others_can_write_to_are_warned_of() {
         assert!(!warned(mode, &["--sign", &key]), "{mode:o}");
     }
     assert!(!warned(0o755, &[]));
+    // As all warnings about options.
+    assert!(!warned(0o777, &["-q"]));
 }

@@ -96,7 +96,7 @@ fn a_detached_job_goes_on_and_whoever_attaches_gets_its_output_and_its_end() {
     assert_eq!(report.json()["outcome"], "finished", "{report:?}");
     // By its directory, when it has ended.
     verified(&done(&mut stillwire(&["attach", &place.job_text()])));
-    assert!(place.lock_is_free());
+    wait_until("nothing is left", || place.lock_is_free());
     let unknown = done(&mut stillwire(&["attach", &job]));
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     unknown.says(&["no running job has the id", "goes by its directory"]);
@@ -121,6 +121,30 @@ fn a_launcher_that_is_killed_has_a_successor() {
     assert_eq!(times("was killed by SIGKILL"), 2, "{ended:?}");
     assert_eq!(times("the job is continued from generation"), 2, "{ended:?}");
     wait_until("nothing is left", || place.lock_is_free());
+}
+
+/// Between the two, the registry has no entry of the job.
+#[test]
+fn a_job_goes_by_its_id_also_between_two_launchers() {
+    let place = Place::new();
+    let job = sort(&place);
+    wait_until("a commit", || commits(&job) >= 1);
+    let launcher = launcher(&job);
+    let watcher = parent(launcher);
+    signal(watcher, "STOP");
+    signal(launcher, "KILL");
+    wait_until("the guard has removed the entry", || {
+        let jobs = launcher::registry::jobs().expect("the registry");
+        !jobs.iter().any(|info| info.job == *job)
+    });
+    let seen = done(&mut stillwire(&["attach", &job[..8], "--no-wait"]));
+    signal(watcher, "CONT");
+    assert_eq!(seen.code, Some(0), "{seen:?}");
+    seen.says(&["all ranks run", "committed"]);
+    wait_until("a successor", || listed(&job).is_some_and(|found| found["pid"] != launcher));
+    let watching = attach(&job, &[]);
+    place.let_end();
+    verified(&watching.finish());
 }
 
 #[test]

@@ -25,6 +25,8 @@ impl Hosts {
         let shell = place.remote_shell(&format!(
             "host=$1; shift; [ ! -e {folder}/down-$host ] || exec sleep 60 2>/dev/null\n\
              [ ! -e {folder}/slow-$host ] || sleep 12\n\
+             fails={folder}/fails-$host\n\
+             [ ! -s $fails ] || {{ head -n 1 $fails >&2; sed -i 1d $fails; exit 255; }}\n\
              [ $host != g ] || set -- unshare --user --map-root-user --mount sh -c \
              'mount -t tmpfs -o mode=0700 none {folder}/disks; exec \"$@\"' sh \"$@\"\n\
              pipes={folder}/pipes-$host-$$; mkdir $pipes; mkfifo $pipes/in $pipes/out\n\
@@ -92,6 +94,17 @@ impl Hosts {
 
     fn comes_back(&self, host: &str) {
         std::fs::remove_file(self.path(&format!("down-{host}"))).expect("it was down");
+    }
+
+    /// The next attempts to reach a host fail, as ssh does, each with one of these messages.
+    fn refuses(&self, host: &str, messages: &[&str]) {
+        std::fs::write(self.path(&format!("fails-{host}")), messages.join("\n") + "\n").expect("a file");
+    }
+
+    /// How many of these attempts were not made.
+    fn refusals_left(&self, host: &str) -> usize {
+        let left = std::fs::read_to_string(self.path(&format!("fails-{host}"))).expect("a file");
+        left.lines().count()
     }
 
     fn saved(&self, job: &mut Running) {
@@ -229,6 +242,52 @@ fn a_restart_that_leaves_out_a_host_waits_for_its_ranks() {
     assert!(!old.iter().any(|pid| runs(*pid)), "two lives at once");
     hosts.place.let_end();
     verified(&job.finish_reading());
+}
+
+/// As OpenSSH prints them.
+const NO_ROUTE: &str = "ssh: connect to host b port 22: No route to host";
+const NO_LOGIN: &str = "me@b: Permission denied (publickey).";
+
+#[test]
+fn a_restart_waits_for_a_host_that_is_just_coming_back() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    job.signal("INT");
+    job.finish();
+    hosts.refuses("b", &[NO_ROUTE; 2]);
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("No route to host; the restart keeps trying until b answers, for 30 s at most");
+    job.wait_for("all ranks run");
+    assert_eq!(hosts.refusals_left("b"), 0);
+    hosts.place.let_end();
+    let done = job.finish_reading();
+    assert_eq!(done.stderr.matches("keeps trying").count(), 1, "{done:?}");
+    verified(&done);
+}
+
+#[test]
+fn a_login_that_is_refused_is_not_tried_again() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor"]);
+    hosts.saved(&mut job);
+    job.signal("INT");
+    job.finish();
+    hosts.refuses("b", &[NO_LOGIN; 3]);
+    let done = hosts.place.restart(&[]).finish();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["no rank can be started on b: its keeper has said nothing", NO_LOGIN]);
+    assert_eq!(hosts.refusals_left("b"), 2);
+}
+
+#[test]
+fn a_new_job_does_not_wait_for_a_host_that_cannot_be_reached() {
+    let hosts = Hosts::new();
+    hosts.refuses("b", &[NO_ROUTE; 3]);
+    let done = hosts.run(&["--parity", "xor"]).finish();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["no rank can be started on b: its keeper has said nothing", NO_ROUTE]);
+    assert_eq!(hosts.refusals_left("b"), 2);
 }
 
 #[test]

@@ -46,6 +46,7 @@ mod restart;
 mod restart_options;
 mod roots;
 mod run;
+mod seats;
 mod secrets;
 #[path = "../../../tests/skipped.rs"]
 mod skipped;

@@ -334,6 +334,50 @@ fn a_library_that_takes_another_network_is_noticed_where_checkpoints_are_wanted(
     assert_eq!(other.code, Some(0), "{other:?}");
 }
 
+const INIT: [&str; 2] = ["say:cmd=init pmi_version=1 pmi_subversion=1", "hear:cmd=response_to_init"];
+const BARRIER: [&str; 2] = ["say:cmd=barrier_in", "hear:cmd=barrier_out"];
+const END: [&str; 2] = ["say:cmd=finalize", "hear:cmd=finalize_ack"];
+
+/// Two ranks that wait for each other with a library of MPI, do these steps, and are saved often.
+fn saved_often(place: &Place, steps: &[&str]) -> Command {
+    let client = place.text("client");
+    cc(&["-o", &client, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pmi/client.c")]);
+    let load = format!("load:{}", place.text("own/libmpich.so.12"));
+    let mut command = place.command(&["run", "-n", "2", "--ckpt-every", "200ms", "--ckpt-dir"]);
+    command.arg(place.at("job")).arg("--").arg(&client).arg(load);
+    command.args(INIT).args(BARRIER).args(steps).args(END);
+    command
+}
+
+#[test]
+fn a_rank_that_opens_its_network_late_is_saved_from_then_on() {
+    let place = Place::new("libmpich.so.12");
+    let go = place.text("go");
+    let wait = format!("wait:{go}");
+    // Beyond the first look at its world, and the second.
+    let steps = ["only:0", "network", "only:1", "sleep:3", "only:1", "network", &wait];
+    let mut job = Running::start(saved_often(&place, &steps));
+    job.wait_for("committed (");
+    fs::write(&go, b"").unwrap();
+    let done = job.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let time = |line: &str| line.strip_prefix("stillwire:")?.trim().split_once(" s")?.0.parse::<f64>().ok();
+    let committed = done.stderr.lines().find(|line| line.contains("committed (")).and_then(time);
+    assert!(committed.expect("a time") > 3.0, "{done:?}: rank 1 had no network");
+}
+
+#[test]
+fn no_generation_is_committed_while_a_rank_may_be_on_another_network() {
+    let place = Place::new("libmpich.so.12");
+    let mut job = Running::start(saved_often(&place, &["only:0", "network", "sleep:60"]));
+    job.wait_for("another network than the provider");
+    let ended = job.finish();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert!(!ended.stderr.contains("committed ("), "{ended:?}");
+    let listed = done(&mut stillwire(&["ls", &place.text("job")]));
+    assert!(!listed.stdout.contains("committed"), "{listed:?}");
+}
+
 #[test]
 fn links_of_a_job_that_nobody_keeps_go_with_it() {
     let place = Place::new("libmpich.so.12");

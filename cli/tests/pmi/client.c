@@ -5,6 +5,7 @@
  *   hear:TEXT    reads a line that begins so; else exit code 90
  *   map          maps the provider's file, as libfabric would
  *   load:FILE    maps FILE, as the loader maps a library
+ *   network      opens an endpoint of the provider, which is loaded
  *   same:NAME    makes /dev/shm/NAME if it is not there, and maps it, as libraries do that share memory
  *   shm:NAME     makes /dev/shm/NAME%r and maps it, as libraries do
  *   env:NAME     prints a variable
@@ -15,8 +16,10 @@
  *   only:RANK    leaves the next step to that rank
  *   exit:CODE, signal:NUMBER, sleep:SECONDS
  */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +85,61 @@ static void map(void)
     load(path);
 }
 
+/* The parts of libfabric's interface that lead to an endpoint: fi_getinfo(3), fi_domain(3), fi_endpoint(3). */
+struct operations {
+    size_t size;
+    int (*close)(void *);
+    int (*bind)(void *, void *, uint64_t);
+    int (*control)(void *, int, void *);
+};
+struct object {
+    size_t class;
+    void *context;
+    struct operations *operations;
+    struct makers {
+        size_t size;
+        int (*make[3])(void *, void *, void **, void *);
+    } *makers;
+};
+struct provider {
+    uint32_t version, fi_version;
+    void *context[4];
+    const char *name;
+    int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const void *, void **);
+    int (*fabric)(void *, void **, void *);
+};
+enum { DOMAIN = 0, AV = 0, CQ = 1, ENDPOINT = 2, ENABLE = 6, API = 1 << 16 | 20, SEND_RECV = 3 << 10 };
+
+static void expect(int answer)
+{
+    if (answer != 0) {
+        fprintf(stderr, "the provider answered %d\n", answer);
+        exit(95);
+    }
+}
+
+static void network(void)
+{
+    struct provider *(*init)(void) = (struct provider * (*)(void)) dlsym(dlopen(NULL, RTLD_NOW), "fi_prov_ini");
+    struct provider *provider = init();
+    void *info, *fabric, *domain, *av, *cq, *endpoint;
+    expect(provider->getinfo(API, NULL, NULL, 0, NULL, &info));
+    void *fabric_attributes = ((void **)info)[13];
+    ((uint32_t *)fabric_attributes)[7] = API;
+    expect(provider->fabric(fabric_attributes, &fabric, NULL));
+    expect(((struct object *)fabric)->makers->make[DOMAIN](fabric, info, &domain, NULL));
+    struct makers *makers = ((struct object *)domain)->makers;
+    /* Completions with tags, and nothing that waits for them. */
+    uint64_t queue_attributes[5] = {0, 0, 4};
+    expect(makers->make[AV](domain, NULL, &av, NULL));
+    expect(makers->make[CQ](domain, queue_attributes, &cq, NULL));
+    expect(makers->make[ENDPOINT](domain, info, &endpoint, NULL));
+    struct operations *operations = ((struct object *)endpoint)->operations;
+    expect(operations->bind(endpoint, cq, SEND_RECV));
+    expect(operations->bind(endpoint, av, 0));
+    expect(operations->control(endpoint, ENABLE, NULL));
+}
+
 static void share(const char *name, const char *rank)
 {
     char path[4096];
@@ -118,6 +176,8 @@ int main(int count, char **steps)
             map();
         } else if (strncmp(step, "load:", 5) == 0) {
             load(rest);
+        } else if (strcmp(step, "network") == 0) {
+            network();
         } else if (strncmp(step, "shm:", 4) == 0) {
             share(rest, rank);
         } else if (strncmp(step, "same:", 5) == 0) {

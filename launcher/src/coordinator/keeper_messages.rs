@@ -14,6 +14,7 @@ use transport::{Epoch, Life, Rank};
 use super::super::notice::Notice;
 use super::super::wire::{FromKeeper, LinkError, Receiver, ToKeeper};
 use super::super::{Saves, Verdict};
+use super::keepers::KeeperEnd;
 use super::mpi::EndedRank;
 use super::{Process, Shell};
 use crate::error::LauncherError;
@@ -44,23 +45,21 @@ impl Shell<'_> {
     /// A keeper is gone, and with it every process that it had started. It is started again while the job needs it.
     fn lose_keeper(&mut self, token: u64, node: NodeIndex, error: &LinkError) {
         self.events.forget(token);
-        let status = self.keepers.lost(node);
+        let end = self.keepers.lost(node);
         self.lose_part(node);
         if self.end.is_leaving || self.end.unfit.is_some() {
             return;
         }
-        let why = match (error, status) {
-            (LinkError::Closed, Some(status)) => format!("its process has ended ({status})"),
+        let may_pass = matches!(error, LinkError::Closed) && end.as_ref().is_some_and(KeeperEnd::may_pass);
+        let why = match (error, end) {
+            (LinkError::Closed, Some(end)) => end.to_string(),
             (other, _) => other.to_string(),
         };
-        let host = self.keepers.name(node);
-        let was_there = self.keepers.start_later(node);
-        if !was_there && self.job.status().phase == JobPhase::Gathering {
-            self.end.unfit =
-                Some(LauncherError::Unfit { host, problem: format!("its keeper has said nothing: {why}") });
-            return;
+        if self.job.status().phase == JobPhase::Gathering && !self.keepers.is_ready(node) {
+            return self.on_no_first_keeper(node, &why, may_pass);
         }
-        if was_there {
+        if self.keepers.start_later(node) {
+            let host = self.keepers.name(node);
             self.notify(&Notice::KeeperLost { host: &host, why: &why });
         }
         self.forget_keeper(node);
@@ -145,7 +144,8 @@ impl Shell<'_> {
                 self.ranks.extend(changes);
             }
             FromKeeper::WorldStarted { world, outcome } => self.on_world_started(world, outcome),
-            FromKeeper::Found { without_provider, elsewhere, shared } => {
+            FromKeeper::Found { number, without_provider, elsewhere, shared } => {
+                self.on_networks(node, number, without_provider.is_empty() && elsewhere.is_empty());
                 self.on_elsewhere(elsewhere);
                 self.on_found(without_provider, shared);
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
@@ -16,8 +16,6 @@ use super::super::limits::{
     GIVE_UP_MAX, KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX,
     KEEPER_STATUS_MAX, LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
 };
-use super::super::process::{end_with_launcher, non_blocking};
-use super::super::remote_words::quoted;
 use super::super::secrets::withheld;
 use super::super::succession::SuccessorPlace;
 use super::super::terminal::TerminalSpec;
@@ -25,17 +23,44 @@ use super::super::version::VERSION;
 use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
 use super::super::{Node, Plan, Saves, watch};
 use crate::error::LauncherError;
+use crate::spawn::process::{end_with_launcher, non_blocking};
+use crate::spawn::remote_shell::{ShellMessages, keeper_command, may_pass};
 use transport::config::AuthLevel;
 
 /// A keeper that runs.
 #[derive(Debug)]
 struct Running {
     child: Child,
+    /// Of a remote shell.
+    messages: Option<ShellMessages>,
     link: Link,
     token: u64,
     watches_room: bool,
     /// It has to answer by then.
     answer_by: Option<Instant>,
+}
+
+/// How the process of a keeper has ended.
+#[derive(Debug)]
+pub(super) struct KeeperEnd {
+    status: ExitStatus,
+    /// The last messages of its remote shell.
+    messages: Option<String>,
+}
+
+impl KeeperEnd {
+    /// Whether the host may be reached at the next attempt.
+    pub(super) fn may_pass(&self) -> bool {
+        self.messages.as_ref().is_some_and(|messages| may_pass(self.status, messages))
+    }
+}
+
+impl core::fmt::Display for KeeperEnd {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "its process has ended ({})", self.status)?;
+        let last = self.messages.as_deref().and_then(|messages| messages.trim_end().lines().last());
+        last.map_or(Ok(()), |last| write!(f, ": {}", last.trim()))
+    }
 }
 
 #[derive(Debug)]
@@ -46,6 +71,8 @@ pub(super) struct Keeper {
     /// The host that it has named.
     pub(super) host: String,
     /// It has been started before.
+    is_started: bool,
+    /// A keeper of the node has been there before.
     again: bool,
     /// Its node has come to another host since all ranks ran last: no keeper there remembers earlier lives.
     is_moved: bool,
@@ -85,6 +112,7 @@ impl Keepers {
             place: node.clone(),
             running: None,
             host: node.name(),
+            is_started: false,
             again: false,
             is_moved: false,
             due: None,
@@ -159,7 +187,7 @@ impl Keepers {
     /// A keeper has reported that it is there, on this host.
     pub(super) fn ready(&mut self, node: NodeIndex, host: String) {
         if let Some(keeper) = self.all.get_mut(&node) {
-            (keeper.host, keeper.is_ready) = (host, true);
+            (keeper.host, keeper.is_ready, keeper.again) = (host, true, true);
             (keeper.wait, keeper.answer_max) = (KEEPER_AGAIN_AFTER, KEEPER_ANSWER_MAX);
         }
     }
@@ -169,6 +197,14 @@ impl Keepers {
         let Some(keeper) = self.all.get_mut(&node) else { return KEEPER_ANSWER_MAX };
         let next = (keeper.answer_max * 2).min(KEEPER_ANSWER_LONGEST);
         core::mem::replace(&mut keeper.answer_max, next)
+    }
+
+    /// The first keeper of a node did not come up: it is started again, by then at the latest.
+    pub(super) fn start_first_later(&mut self, node: NodeIndex, by: Instant) {
+        self.start_later(node);
+        if let Some(keeper) = self.all.get_mut(&node) {
+            keeper.due = keeper.due.min(Some(by));
+        }
     }
 
     /// A keeper is to be started again. Returns whether it had been there since it was last started.
@@ -200,30 +236,33 @@ impl Keepers {
         let Some(keeper) = self.all.get_mut(&node) else { return Ok(()) };
         let place = &keeper.place;
         let failed = |error| LauncherError::Keeper { host: place.name(), error };
-        let mut command = command(place)?;
+        let mut command = keeper_command(place)?;
         for name in withheld(plan) {
             command.env_remove(name);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        if place.host.is_some() {
+            command.stderr(Stdio::piped());
+        }
         // Killed, not asked to end: its guard cleans up, as when it is killed alone.
         end_with_launcher(&mut command, Signal::SIGKILL);
         let mut child = command.spawn().map_err(failed)?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
+        let messages = child.stderr.take().map(ShellMessages::print).transpose().map_err(failed)?;
         let pipe = |fd: OwnedFd| non_blocking(fd).map_err(failed);
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
         watch(epoll, link.from().as_fd(), token).map_err(failed)?;
-        let again = core::mem::replace(&mut keeper.again, true);
-        let is_late = again || keeper.is_moved;
-        let again = again && !keeper.is_moved;
+        let is_late = core::mem::replace(&mut keeper.is_started, true) || keeper.is_moved;
+        let again = keeper.again && !keeper.is_moved;
         let successor = SuccessorPlace::of(plan, node, &keeper.place, self.begun.elapsed());
         let begin =
             Begin { shows_parts, terminal, successor, ..begin(plan, &keeper.place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
         let answer_by = is_late.then(|| Instant::now() + keeper.answer_max);
-        keeper.running = Some(Running { child, link, token, watches_room: false, answer_by });
+        keeper.running = Some(Running { child, messages, link, token, watches_room: false, answer_by });
         Ok(())
     }
 
@@ -286,20 +325,30 @@ impl Keepers {
         running.link.receive(messages)
     }
 
-    /// Gives up a keeper whose link has ended.
-    /// Returns how its process has ended: of itself, or by our hand.
-    pub(super) fn lost(&mut self, node: NodeIndex) -> Option<std::process::ExitStatus> {
+    /// Gives up a keeper whose link has ended. Returns how its process has ended: of itself, or by our hand.
+    pub(super) fn lost(&mut self, node: NodeIndex) -> Option<KeeperEnd> {
+        self.lost_by(node, Instant::now() + KEEPER_STATUS_MAX)
+    }
+
+    fn lost_by(&mut self, node: NodeIndex, until: Instant) -> Option<KeeperEnd> {
         let mut running = self.all.get_mut(&node).and_then(|keeper| keeper.running.take())?;
-        // It has closed its end, and ends itself: how is worth a moment.
-        let until = Instant::now() + KEEPER_STATUS_MAX;
+        // It has closed its end, and ends itself: how is worth a moment, and so are its last messages.
+        let mut status = None;
         while Instant::now() < until {
-            if let Ok(Some(status)) = running.child.try_wait() {
-                return Some(status);
+            if status.is_none() {
+                status = running.child.try_wait().ok().flatten();
+            }
+            if status.is_some() && running.messages.as_ref().is_none_or(ShellMessages::is_over) {
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _ = running.child.kill();
-        running.child.wait().ok()
+        let messages = running.messages.map(|messages| messages.last());
+        if status.is_none() {
+            let _ = running.child.kill();
+            status = running.child.wait().ok();
+        }
+        Some(KeeperEnd { status: status?, messages })
     }
 
     /// Another host takes the place of a node's. The keeper there is a new one: it remembers nothing.
@@ -364,27 +413,11 @@ impl Keepers {
         for running in self.all.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
             let _ = running.child.kill();
         }
+        let until = Instant::now() + KEEPER_STATUS_MAX;
         for node in self.nodes() {
-            self.lost(node);
+            self.lost_by(node, until);
         }
     }
-}
-
-/// The command that starts a keeper: this program, here or behind a remote shell.
-fn command(node: &Node) -> Result<Command, LauncherError> {
-    let program =
-        std::env::current_exe().map_err(|error| LauncherError::Keeper { host: node.name(), error })?;
-    let mut command = match &node.host {
-        None => Command::new(program),
-        Some(host) => {
-            let (shell, arguments) = node.remote_shell.split_first().expect("a remote shell has a name");
-            let mut command = Command::new(shell);
-            command.args(arguments).arg(host).arg(quoted(program.as_os_str()));
-            command
-        }
-    };
-    command.arg("__keeper");
-    Ok(command)
 }
 
 fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool) -> Begin {

@@ -2,12 +2,14 @@
 
 mod client_requests;
 mod events;
+mod first_keepers;
 mod generation_copies;
 mod input;
 mod job_end;
 mod keeper_messages;
 mod keepers;
 mod mpi;
+mod networks;
 mod nodes;
 mod output;
 mod parts;
@@ -54,6 +56,7 @@ use super::wire::{Sealed, ToKeeper};
 use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals};
 use crate::error::LauncherError;
 use events::{Events, Source};
+use first_keepers::FirstKeepers;
 use generation_copies::Copying;
 use input::Input;
 use job_end::End;
@@ -88,6 +91,7 @@ struct Shell<'a> {
     suspension: Suspension,
     job: Job,
     keepers: Keepers,
+    first_keepers: FirstKeepers,
     /// Hosts in the place of lost ones.
     spares: Spares,
     processes: BTreeMap<Rank, Process>,
@@ -201,6 +205,7 @@ impl<'a> Shell<'a> {
             suspension: Suspension::default(),
             job,
             keepers,
+            first_keepers: FirstKeepers::new(plan, started),
             spares: Spares::new(plan),
             processes: BTreeMap::new(),
             ranks: BTreeMap::new(),

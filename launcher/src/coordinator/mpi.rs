@@ -18,6 +18,7 @@ use super::super::notice::{MpiNotice, Notice};
 use super::super::wire::{Sealed, ToKeeper};
 use super::super::{Plan, Saves, Verdict};
 use super::Shell;
+use super::networks::Networks;
 use crate::text;
 
 /// Additional state of a job of an MPI library.
@@ -36,6 +37,7 @@ pub(super) struct MpiSide {
     named: BTreeSet<u32>,
     /// The first rank that has ended with an exit code of its own after MPI_Finalize.
     failed: Option<(Rank, u8)>,
+    networks: Networks,
 }
 
 /// For a rank that the launcher speaks for (`NoImageReason::Unsavable`): nothing of it can be saved.
@@ -90,6 +92,7 @@ impl MpiSide {
             barriers_seen: BTreeMap::new(),
             named: BTreeSet::new(),
             failed: None,
+            networks: Networks::default(),
         }
     }
 }
@@ -101,6 +104,15 @@ impl MpiSide {
 
     pub(super) fn life(&self) -> Life {
         self.life
+    }
+
+    pub(super) fn networks(&mut self) -> &mut Networks {
+        &mut self.networks
+    }
+
+    /// Whether the ranks have met, and may have sent messages over a network that none of them has reported.
+    pub(super) fn may_use_other_networks(&self) -> bool {
+        self.first_barriers.contains_key(&0) && !self.networks.are_known()
     }
 }
 
@@ -406,6 +418,16 @@ impl Shell<'_> {
     /// Messages of an MPI library go over the provider, and not past it: looked at for each world when all of it have come up, and when the first
     /// of it has finished.
     fn look_at_mappings(&mut self, worlds: Vec<u32>, wanted: impl Fn(Member) -> bool) {
+        let has_all_ranks = worlds.contains(&0);
+        self.look_at_members(worlds, has_all_ranks, wanted);
+    }
+
+    /// The same of all ranks, before a generation is committed. The first look at their world is due as before.
+    pub(super) fn look_at_ranks(&mut self) {
+        self.look_at_members(Vec::new(), true, |member| member.world == 0);
+    }
+
+    fn look_at_members(&mut self, worlds: Vec<u32>, has_all_ranks: bool, wanted: impl Fn(Member) -> bool) {
         let Some(mpi) = &self.mpi else { return };
         let root = self.layout.root();
         let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.node));
@@ -414,8 +436,11 @@ impl Shell<'_> {
         for (member, node) in all.filter(|(member, _)| mpi.server.has_begun(*member) && wanted(*member)) {
             members.entry(node).or_default().push(member);
         }
+        let nodes = members.keys().copied().collect();
+        let Some(mpi) = &mut self.mpi else { return };
+        let number = mpi.networks.ask(has_all_ranks.then_some(nodes));
         for (node, members) in members {
-            self.keepers.send(node, &ToKeeper::Look { worlds: worlds.clone(), members });
+            self.keepers.send(node, &ToKeeper::Look { number, worlds: worlds.clone(), members });
         }
     }
 

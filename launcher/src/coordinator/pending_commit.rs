@@ -1,13 +1,16 @@
 //! Between the last image of a checkpoint and its commit record: output from before the ranks' cuts is shown first, for it does not come again
-//! after a rollback to it.
+//! after a rollback to it. And every rank of an MPI program has reported its network ([`super::networks`]): until then a generation may lack messages.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use ckpt_glue::control::ImageReport;
+use ckpt_glue::control::{ImageReport, JobPhase};
+use ckpt_glue::job;
 use ckpt_glue::names::{GenerationId, NodeIndex};
+use nix::errno::Errno;
 
 use super::super::limits::SHOWN_MAX;
+use super::super::notice::Notice;
 use super::super::storage::Task;
 use super::super::wire::ToKeeper;
 use super::Shell;
@@ -32,7 +35,8 @@ pub(super) struct PendingCommit {
 
 impl PendingCommit {
     pub(super) fn due(&self) -> Option<Instant> {
-        self.awaited.iter().map(|awaited| awaited.until).min()
+        let awaited = self.awaited.iter().filter(|awaited| !awaited.nodes.is_empty());
+        awaited.map(|awaited| awaited.until).min()
     }
 }
 
@@ -48,6 +52,9 @@ impl Shell<'_> {
         }
         let until = Instant::now() + SHOWN_MAX;
         self.pending_commit.awaited.push(Awaited { number, generation, images, nodes, until });
+        if self.awaits_networks() {
+            self.look_at_ranks();
+        }
         self.commit_due(Instant::now());
     }
 
@@ -63,16 +70,34 @@ impl Shell<'_> {
 
     /// Writes the records that need not wait any longer, in their order.
     pub(super) fn commit_due(&mut self, now: Instant) {
-        let ready = |awaited: &Awaited| awaited.nodes.is_empty() || awaited.until <= now;
-        while self.pending_commit.awaited.first().is_some_and(ready) {
+        for awaited in &mut self.pending_commit.awaited {
+            if awaited.until <= now {
+                awaited.nodes.clear();
+            }
+        }
+        let ready = |awaited: &Awaited| awaited.nodes.is_empty();
+        while !self.awaits_networks() && self.pending_commit.awaited.first().is_some_and(ready) {
             self.commit_first();
         }
     }
 
-    /// A life ends: nothing is waited for.
+    /// A life ends: no output is waited for. A generation that may lack messages is none.
     pub(super) fn commit_all(&mut self) {
+        if self.awaits_networks() {
+            return self.drop_all();
+        }
         while !self.pending_commit.awaited.is_empty() {
             self.commit_first();
+        }
+    }
+
+    fn drop_all(&mut self) {
+        for Awaited { generation, .. } in core::mem::take(&mut self.pending_commit.awaited) {
+            if self.job.status().phase == JobPhase::Fencing {
+                let why = "its life ended before every rank had reported its network";
+                self.notify(&Notice::Lost { generation, why });
+            }
+            self.feed_job(job::Input::CommitFailed { generation, errno: Errno::ECANCELED as u32 });
         }
     }
 

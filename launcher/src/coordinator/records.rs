@@ -41,6 +41,11 @@ impl Shell<'_> {
             Done::Decided(decision) => self.decided(&decision),
             Done::Adopted { generation, outcome } => self.metadata_synced(generation, outcome),
             Done::RecordsRepaired(outcome) => self.records_repaired(outcome),
+            Done::SeatHeld(seat) => self.feed_nodes(NodesInput::SeatHeld(seat)),
+            Done::SeatNotHeld(error) => {
+                self.notify(&Notice::Store { what: "the seat of the job", error: &error.to_string() });
+                self.stop();
+            }
             Done::NotDecided { life, errno, error } => {
                 self.notify(&Notice::Store {
                     what: "the decision about a new life",
@@ -152,6 +157,8 @@ impl Shell<'_> {
                 | Done::Decided(_)
                 | Done::Adopted { .. }
                 | Done::RecordsRepaired(_)
+                | Done::SeatHeld(_)
+                | Done::SeatNotHeld(_)
                 | Done::NotDecided { .. } => {}
                 Done::Ended(Err(error)) => self.not_ended(&error),
                 Done::Noted | Done::Ended(Ok(())) | Done::Records(_) => {}

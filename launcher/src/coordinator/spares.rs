@@ -144,7 +144,12 @@ impl Shell<'_> {
     pub(super) fn reconnect_late(&mut self, node: NodeIndex) {
         let host = self.keepers.name(node);
         let waited = self.keepers.extend_answer_time(node);
-        let why = format!("it has not answered within {waited:?}: another one is started");
+        let why = format!("it has not answered within {waited:?}");
+        if self.job.status().phase == JobPhase::Gathering {
+            self.forget_keeper(node);
+            return self.on_no_first_keeper(node, &why, true);
+        }
+        let why = format!("{why}: another one is started");
         self.notify(&Notice::KeeperLost { host: &host, why: &why });
         self.reconnect(node);
     }

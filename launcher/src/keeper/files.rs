@@ -9,9 +9,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use transport::Life;
 
+use super::super::Saves;
 use super::super::wire::FromKeeper;
-use super::super::{Saves, mappings};
 use super::Shell;
+use crate::mpi::mappings;
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
@@ -70,7 +71,7 @@ impl Shell {
     }
 
     /// Messages of an MPI library go over the provider, and not past it.
-    pub(super) fn look_at(&mut self, worlds: Vec<u32>, wanted: &[Member]) {
+    pub(super) fn look_at(&mut self, number: u64, worlds: Vec<u32>, wanted: &[Member]) {
         self.files.looked.extend(worlds);
         let Some(provider) = &self.site.provider else { return };
         let mut members = self.members();
@@ -80,7 +81,7 @@ impl Shell {
         let elsewhere =
             if self.site.saves == Saves::Process { self.elsewhere(findings.libraries) } else { Vec::new() };
         let mappings::Findings { without_provider, shared, .. } = findings;
-        self.send_to_launcher(&FromKeeper::Found { without_provider, elsewhere, shared });
+        self.send_to_launcher(&FromKeeper::Found { number, without_provider, elsewhere, shared });
     }
 
     /// Ranks that an MPI library serves which has not opened the provider. Those that are saved as whole processes have its file loaded with any

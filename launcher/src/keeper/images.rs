@@ -21,12 +21,13 @@ use store::image::Exited;
 use store::{Directory, JobDirectory, Key, Section, StoreError, kinds};
 use transport::{JobId, Life, Rank};
 
-use super::super::namespace::Wanted;
-use super::super::process::Program;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
-use super::super::{Saves, image_key, watch, whole};
+use super::super::{Saves, image_key, watch};
 use super::{Shell, Site};
+use crate::spawn::namespace::Wanted;
+use crate::spawn::preload;
+use crate::spawn::program::Program;
 
 /// Version of the section with the final counters of a rank that had ended.
 const CLOSED_PORTS_VERSION: u16 = 1;
@@ -148,8 +149,9 @@ impl Files {
         if self.saves != Saves::Process {
             return Ok(RankImage::Points);
         }
-        let found =
-            self.open().and_then(|mut directory| whole::restored(program, &mut directory, generation, rank));
+        let found = self
+            .open()
+            .and_then(|mut directory| preload::restored(program, &mut directory, generation, rank));
         let Some((program, ids)) = found.map_err(|error| Unread::Program(io::Error::other(error)))? else {
             return Ok(RankImage::Points);
         };

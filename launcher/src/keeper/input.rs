@@ -17,11 +17,11 @@ use nix::sys::stat::fstat;
 use nix::unistd::pipe2;
 use transport::{Life, Rank};
 
-use super::super::process::{Stdin, non_blocking};
 use super::super::wire::FromKeeper;
 use super::keyboard::{Keyboard, Step};
 use super::terminal::Terminal;
 use super::{Shell, Source};
+use crate::spawn::process::{Stdin, non_blocking};
 
 /// A rank's pipe, or its terminal.
 #[derive(Debug)]

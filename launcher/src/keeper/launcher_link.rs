@@ -36,10 +36,10 @@ impl Shell {
     pub(super) fn launcher_is_gone(&self) -> bool {
         let is_gone = self.launcher_due().is_some_and(|due| due <= Instant::now());
         if is_gone {
-            eprintln!(
-                "stillwire: keeper of {}: nothing came from the launcher for {LAUNCHER_SILENT_MAX:?}: it ends",
+            crate::print_message(format_args!(
+                "keeper of {}: nothing came from the launcher for {LAUNCHER_SILENT_MAX:?}: it ends",
                 node_name()
-            );
+            ));
         }
         is_gone
     }

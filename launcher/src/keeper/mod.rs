@@ -44,19 +44,20 @@ use store::{Directory, Key};
 use transport::config::AuthLevel;
 use transport::{JobId, Life, Rank};
 
-use super::descriptors::{self, Descriptors};
-use super::guard::Guard;
 use super::key::KeyFile;
 use super::limits::{EVENTS_PER_ROUND, LINK_QUEUE_BYTES_MAX};
-use super::namespace::Namespaces;
 use super::nodes::NoState;
 use super::pmi::PmiLines;
-use super::process::{Process, Program};
 use super::terminal::TerminalSpec;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
 use super::{Saves, node_name, take_signals, watch};
 use crate::mpi::replacement::Replacement;
+use crate::spawn::descriptors::{self, Descriptors};
+use crate::spawn::guard::Guard;
+use crate::spawn::namespace::Namespaces;
+use crate::spawn::process::Process;
+use crate::spawn::program::Program;
 use copy_parts::CopyParts;
 use link::{finish_sending, greeting, open};
 use node_lock::NodeLock;
@@ -192,7 +193,9 @@ pub fn keep() -> bool {
     let mut link = match open() {
         Ok(link) => link,
         Err(error) => {
-            eprintln!("stillwire: keeper: its standard input and output are no link to a launcher: {error}");
+            crate::print_message(format_args!(
+                "keeper: its standard input and output are no link to a launcher: {error}"
+            ));
             return false;
         }
     };
@@ -207,7 +210,9 @@ pub fn keep() -> bool {
             return false;
         }
         Err(error) => {
-            eprintln!("stillwire: keeper: no word of the launcher that has started it: {error}");
+            crate::print_message(format_args!(
+                "keeper: no word of the launcher that has started it: {error}"
+            ));
             return false;
         }
     };
@@ -397,7 +402,7 @@ impl Shell {
         let end = match end {
             Ok(end) => end,
             Err(error) => {
-                eprintln!("stillwire: keeper of {}: {error}", node_name());
+                crate::print_message(format_args!("keeper of {}: {error}", node_name()));
                 return self.give_up();
             }
         };
@@ -410,7 +415,7 @@ impl Shell {
             }
             End::Lost(LinkError::Closed) | End::Signal => self.give_up(),
             End::Lost(error) => {
-                eprintln!("stillwire: keeper of {}: the launcher's link: {error}", node_name());
+                crate::print_message(format_args!("keeper of {}: the launcher's link: {error}", node_name()));
                 self.give_up()
             }
         }
@@ -476,7 +481,10 @@ impl Shell {
 
     fn send_to_launcher(&mut self, message: &FromKeeper) {
         if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
-            eprintln!("stillwire: keeper of {}: the launcher does not read any more", node_name());
+            crate::print_message(format_args!(
+                "keeper of {}: the launcher does not read any more",
+                node_name()
+            ));
             self.give_up();
         }
     }
@@ -546,10 +554,10 @@ impl Shell {
                     }
                     self.collect_processes();
                     if self.guard.has_ended() {
-                        eprintln!(
-                            "stillwire: keeper of {}: its guard was killed, and nothing would end its ranks if this process were; it ends them and starts again",
+                        crate::print_message(format_args!(
+                            "keeper of {}: its guard was killed, and nothing would end its ranks if this process were; it ends them and starts again",
                             node_name()
-                        );
+                        ));
                         return Some(End::Signal);
                     }
                 }
@@ -641,7 +649,7 @@ impl Shell {
                 self.start_world(world, running, &commands, life);
             }
             ToKeeper::EndSpawned => self.spawned.give_up(),
-            ToKeeper::Look { worlds, members } => self.look_at(worlds, &members),
+            ToKeeper::Look { number, worlds, members } => self.look_at(number, worlds, &members),
             ToKeeper::NameWorld { name } => self.name_world(&name),
             ToKeeper::NoteFiles => self.note_files(),
             ToKeeper::Drain { number } => {

@@ -10,7 +10,8 @@ use ckpt_glue::keeper::Input;
 use ckpt_glue::names::NodeIndex;
 use store::Directory;
 
-use super::super::limits::{LOCK_LOOK_EVERY, LOCK_REPORT_AFTER};
+use super::super::limits::{EARLY_REQUESTS_MAX, LOCK_LOOK_EVERY, LOCK_REPORT_AFTER};
+use super::super::nodes::wire::NodeTask;
 use super::super::wire::FromKeeper;
 use super::Shell;
 use crate::error::LauncherError;
@@ -23,6 +24,9 @@ pub(super) struct NodeLock {
     /// Since when it is wanted, and when it is tried again; `None`: not yet, or it is taken.
     wanted: Option<(Instant, Instant)>,
     is_reported: bool,
+    /// Requests about the node's directory that came before it was taken: nobody else changes that directory afterwards.
+    requests: Vec<(u64, NodeTask)>,
+    is_taken: bool,
 }
 
 impl NodeLock {
@@ -40,7 +44,14 @@ impl NodeLock {
         // Where it cannot be made, the directory itself serves.
         let opened = place.lock_file(&name).or_else(|error| directory.lock_root().map_err(|_| error));
         let path = place.root().join(name);
-        Ok(NodeLock { file: opened?, path, wanted: None, is_reported: false })
+        Ok(NodeLock {
+            file: opened?,
+            path,
+            wanted: None,
+            is_reported: false,
+            requests: Vec::new(),
+            is_taken: false,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -50,6 +61,16 @@ impl NodeLock {
     /// For the guard.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())
+    }
+
+    /// Keeps a request until the lock is taken. Returns it if it need not wait, or cannot.
+    pub(super) fn keep(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
+        let waits = !self.is_taken && !matches!(task, NodeTask::Settle { .. });
+        if !waits || self.requests.len() >= EARLY_REQUESTS_MAX {
+            return Some(task);
+        }
+        self.requests.push((number, task));
+        None
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -81,6 +102,9 @@ impl Shell {
         match self.lock.take() {
             Ok(true) => {
                 self.lock.wanted = None;
+                self.lock.is_taken = true;
+                let requests = core::mem::take(&mut self.lock.requests);
+                requests.into_iter().for_each(|(number, task)| self.begin_node_task(number, task));
                 self.feed_keeper(Input::Locked);
             }
             Ok(false) => {

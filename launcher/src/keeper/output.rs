@@ -9,10 +9,10 @@ use ckpt_glue::pmi::Member;
 
 use super::super::limits::{LINE_WINDOW_BYTES, OUTPUT_GRACE, PART_AFTER};
 use super::super::lines::{Channel, LineReader};
-use super::super::process::Pipes;
 use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::{Shell, Source};
+use crate::spawn::process::Pipes;
 
 /// A pipe and its process.
 #[derive(Debug)]

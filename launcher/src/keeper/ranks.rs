@@ -18,12 +18,12 @@ use nix::unistd::Pid;
 use transport::{Life, Rank};
 
 use super::super::limits::OUTPUT_GRACE;
-use super::super::namespace::Wanted;
-use super::super::process::{PidNamespace, Process, RankEnds};
 use super::super::wire::FromKeeper;
 use super::super::{Saves, watch};
 use super::images::RankImage;
 use super::{Shell, Source};
+use crate::spawn::namespace::Wanted;
+use crate::spawn::process::{PidNamespace, Process, RankEnds};
 
 impl Shell {
     /// Reports the ranks whose phase or epoch has changed.

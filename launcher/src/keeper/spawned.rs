@@ -13,12 +13,13 @@ use ckpt_glue::pmi::{Member, SpawnCommand};
 use client::parent_job::ParentJob;
 use transport::{Life, Rank};
 
-use super::super::descriptors;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::node_name;
-use super::super::process::{Group, Program, SpawnSpec};
 use super::super::wire::FromKeeper;
 use super::Shell;
+use crate::spawn::descriptors;
+use crate::spawn::process::{Group, SpawnSpec};
+use crate::spawn::program::Program;
 
 /// The spawned processes of this node.
 #[derive(Debug, Default)]

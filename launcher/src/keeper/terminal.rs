@@ -8,9 +8,9 @@ use nix::pty::{grantpt, posix_openpt, unlockpt};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::tcgetpgrp;
 
-use super::super::process::non_blocking;
 use super::super::terminal::{Size, TerminalSpec};
 use super::Shell;
+use crate::spawn::process::non_blocking;
 
 /// Both ends of a new one.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ pub mod environment;
 mod imports;
 pub(crate) mod library;
 pub(crate) mod loader;
+pub(crate) mod mappings;
 pub mod openmpi;
 pub mod program;
 pub mod provider;

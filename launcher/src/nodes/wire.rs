@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ckpt_glue::protection::Account;
 use ckpt_glue::protection::nodes::Found;
+use ckpt_glue::protection::seat::{self, Seat};
 use protector::{Limits, Shape, Statistics};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
@@ -45,6 +46,8 @@ pub(crate) enum NodeTask {
     /// Make the directory if it is not there, take over the decisions, and look at these generations: every byte of those that are marked.
     /// `sees`: a place of copies and a sign there, which must be the launcher's.
     Survey { decisions: Vec<Decision>, generations: Vec<(Manifest, bool)>, sees: Option<(CopyAccess, u64)> },
+    /// Note a seat (R34).
+    Seat { seat: Seat, is_taken: bool },
     /// Look at this generation, in a life that runs.
     Look(Manifest),
     /// Bring the node's images of a generation from a place of copies.
@@ -78,7 +81,7 @@ pub(crate) enum NodeDone {
     Done,
     /// To [`NodeTask::Survey`], in the same order, and further records that are known here. `beside`: the nodes whose directories lie beside this
     /// one's.
-    Surveyed { found: Vec<Found>, known: Known, beside: Vec<u32> },
+    Surveyed { found: Vec<Found>, seats: seat::Known, known: Known, beside: Vec<u32> },
     /// To [`NodeTask::Look`].
     Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.

@@ -17,7 +17,7 @@ use drivers::{Armed, Caps, Counters, Driver, DriverError, Errno, Operation, Path
 use transport::{AddressId, RawAddress};
 
 use super::FrameOrigin;
-use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES, NIC_SEND_FRAMES};
+use crate::limits::{NIC_ADDRESSES_MAX, NIC_RECEIVE_FRAMES};
 
 /// First bytes of a simulated address: kind and version.
 const ENCODING: [u8; 2] = [0x51, 1];
@@ -101,14 +101,15 @@ fn addresses(memory: &[u8]) -> Range<usize> {
     start.addr()..end.addr()
 }
 
+/// `slots` is a power of two.
 fn slot_of(number: u64, slots: usize) -> usize {
-    usize::try_from(number % slots as u64).unwrap_or(0)
+    usize::try_from(number).unwrap_or(0) & (slots - 1)
 }
 
 impl SimNic {
-    /// A NIC for frames of up to `frame_bytes_max` bytes.
+    /// A NIC for frames of up to `frame_bytes_max` bytes, of which it holds `send_frames` on the way out: a power of two.
     #[must_use]
-    pub fn new(id: NicId, frame_bytes_max: usize) -> SimNic {
+    pub fn new(id: NicId, frame_bytes_max: usize, send_frames: usize) -> SimNic {
         let slot = || SendSlot {
             to: id,
             leaves: false,
@@ -121,7 +122,7 @@ impl SimNic {
             caps: Caps {
                 kind: "sim",
                 frame_bytes_max,
-                burst: NIC_SEND_FRAMES,
+                burst: send_frames,
                 gather: true,
                 ordered: false,
                 receive_bytes: NIC_RECEIVE_FRAMES * frame_bytes_max,
@@ -130,8 +131,8 @@ impl SimNic {
             counters: Counters::default(),
             dead: false,
             peers: Vec::new(),
-            slots: (0..NIC_SEND_FRAMES).map(|_| slot()).collect(),
-            frames: vec![0; NIC_SEND_FRAMES * frame_bytes_max].into_boxed_slice(),
+            slots: (0..send_frames).map(|_| slot()).collect(),
+            frames: vec![0; send_frames * frame_bytes_max].into_boxed_slice(),
             staged: 0,
             flushed: 0,
             read: 0,
@@ -185,7 +186,7 @@ impl SimNic {
             return None;
         }
         while self.read < self.flushed {
-            let slot = slot_of(self.read, NIC_SEND_FRAMES);
+            let slot = slot_of(self.read, self.slots.len());
             self.read += 1;
             let SendSlot { to, leaves, frame_bytes, origin, .. } = self.slots[slot];
             if leaves {
@@ -200,7 +201,7 @@ impl SimNic {
     /// Hardware: every frame read so far is done with; the driver sees it at its next call.
     pub fn complete_read(&mut self) {
         while self.done < self.read {
-            self.slots[slot_of(self.done, NIC_SEND_FRAMES)].payload = Payload::EMPTY;
+            self.slots[slot_of(self.done, self.slots.len())].payload = Payload::EMPTY;
             self.done += 1;
         }
     }
@@ -313,15 +314,15 @@ impl Driver for SimNic {
     }
 
     fn lease(&mut self) -> Option<&mut [u8]> {
-        if self.dead || self.staged - self.completed >= NIC_SEND_FRAMES as u64 {
+        if self.dead || self.staged - self.completed >= self.slots.len() as u64 {
             return None;
         }
-        let start = slot_of(self.staged, NIC_SEND_FRAMES) * self.caps.frame_bytes_max;
+        let start = slot_of(self.staged, self.slots.len()) * self.caps.frame_bytes_max;
         Some(&mut self.frames[start..start + self.caps.frame_bytes_max])
     }
 
     fn commit(&mut self, to: AddressId, frame_bytes: usize, payload: Payload) {
-        if self.staged - self.completed >= NIC_SEND_FRAMES as u64 {
+        if self.staged - self.completed >= self.slots.len() as u64 {
             // Nothing is leased: there is no slot to stage it in.
             self.counters.lost_other += 1;
             return;
@@ -332,7 +333,7 @@ impl Driver for SimNic {
         self.counters.lost_too_long += u64::from(peer.is_some() && !fits);
         let leaves = peer.is_some() && fits;
         let sender = self.sender;
-        let slot = &mut self.slots[slot_of(self.staged, NIC_SEND_FRAMES)];
+        let slot = &mut self.slots[slot_of(self.staged, self.slots.len())];
         slot.to = peer.unwrap_or(self.id);
         slot.leaves = leaves;
         slot.frame_bytes = u32::try_from(frame_bytes).unwrap_or(u32::MAX);
@@ -382,16 +383,16 @@ impl Driver for SimNic {
         self.alive(Operation::Drain)?;
         // Frames that were not flushed never reached the NIC: they are dropped here, but counted as complete only in their turn.
         for number in self.flushed..self.staged {
-            let slot = &mut self.slots[slot_of(number, NIC_SEND_FRAMES)];
+            let slot = &mut self.slots[slot_of(number, self.slots.len())];
             self.counters.lost_drained += u64::from(slot.leaves);
             slot.leaves = false;
             slot.payload = Payload::EMPTY;
         }
         self.flushed = self.staged;
-        while self.read < self.flushed && !self.slots[slot_of(self.read, NIC_SEND_FRAMES)].leaves {
+        while self.read < self.flushed && !self.slots[slot_of(self.read, self.slots.len())].leaves {
             self.read += 1;
         }
-        while self.done < self.read && !self.slots[slot_of(self.done, NIC_SEND_FRAMES)].leaves {
+        while self.done < self.read && !self.slots[slot_of(self.done, self.slots.len())].leaves {
             self.done += 1;
         }
         self.collect_completions();
@@ -421,7 +422,7 @@ mod tests {
 
     #[test]
     fn what_the_device_writes_while_a_port_stands_still_is_its_own() {
-        let mut nic = SimNic::new(NicId(0), 64);
+        let mut nic = SimNic::new(NicId(0), 64, 4);
         assert_eq!(nic.drain(), Ok(Poll::Ready(())));
         let mappings = nic.device_mappings();
         let is_inside = |memory: &[u8]| {

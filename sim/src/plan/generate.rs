@@ -7,8 +7,8 @@ use super::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::random::Random;
 use crate::limits::{
-    CHECKPOINT_COMMANDS_MIN, FRAMES_DELIVERED_MIN, FRAMES_PER_RANK_LARGE, LARGE_ONE_IN, NODES_MAX,
-    RANKS_LARGE_MIN, RANKS_MAX, RANKS_SMALL_MAX,
+    CHECKPOINT_COMMANDS_MIN, COMPLETION_MAX, FRAMES_DELIVERED_MIN, FRAMES_PER_RANK_LARGE, LARGE_ONE_IN,
+    NIC_SEND_FRAMES, NODES_MAX, RANKS_LARGE_MIN, RANKS_MAX, RANKS_SMALL_MAX,
 };
 use crate::network::NetworkConditions;
 use crate::swarm::RANKS;
@@ -19,13 +19,18 @@ const STREAM_NODE_DISKS: u64 = 5;
 const STREAM_LIVES: u64 = 6;
 const STREAM_HOSTS: u64 = 7;
 const STREAM_SIZE: u64 = 8;
+/// The next one draws the clocks of a large job.
 const STREAM_NODES: u64 = 9;
+const STREAM_RESTORES: u64 = 11;
 
 /// Clocks whose drift the main stream draws: those of the nodes of a small history.
 const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
 /// Messages of a large history for each rank, at least and in reserve.
 const MESSAGES_PER_RANK: u32 = 25;
 const MESSAGES_RESERVED_PER_RANK: u32 = 150;
+
+/// Of a hundred histories, so many have checkpoints right behind a restore.
+const RESTORES_PERCENT: u64 = 20;
 
 /// Restarts after a crash that each history must have.
 const RESTARTS_MIN: u32 = 1;
@@ -95,6 +100,8 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         } else {
             random.between(MILLI, 4 * MILLI)
         },
+        nic_frames: NIC_SEND_FRAMES,
+        completion_ns_max: COMPLETION_MAX,
         drift: [0; NODES],
         steps: Vec::with_capacity(16),
     };
@@ -109,6 +116,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     crash(random, &mut plan);
     troubles(random, &mut plan);
     plan.pulls = plan.auth == Auth::Off && random.percent(40);
+    restores(seed, &mut plan);
     changes_of_rails(random, &mut plan);
     unreadable(random, &mut plan);
     node_disks(seed, &mut plan);
@@ -289,6 +297,58 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
         let when = at_frames(random, plan);
         let rank = rank_number(random, plan);
         let lasts = random.log_between(50 * MICRO, 20 * MILLI);
+        plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
+    }
+}
+
+/// Checkpoints right behind a restore (R10): links exchange their counters still, and NICs are full of frames that are retransmitted. What is due at a cut
+/// then leaves behind it. Drawn from a stream of its own, too.
+fn restores(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_RESTORES);
+    if !random.percent(RESTORES_PERCENT) {
+        return;
+    }
+    // Pauses that are worth a hint, a checkpoint that follows the restore at once, and NICs that are full for long.
+    plan.pause_ns_max = random.between(MILLI, 4 * MILLI);
+    plan.control_ns_max = random.log_between(2 * MICRO, 16 * MICRO);
+    plan.nic_frames = random.pick(&[4, 4, 8]);
+    plan.completion_ns_max = random.log_between(COMPLETION_MAX, 25 * COMPLETION_MAX);
+    let is_crash = |step: &&mut Step| matches!(step.action, Action::CrashProcess(_));
+    if let Some(crash) = plan.steps.iter_mut().find(is_crash)
+        && random.percent(70)
+    {
+        // The restored generation is an early one: links have no history in one direction, or in both.
+        let after = random.below(plan.write_ns_max);
+        crash.when = When::On { moment: Moment::Committing, nth: below(random, 2), after };
+    }
+    let each = if plan.ranks > RANKS_SMALL_MAX { plan.ranks / 4 } else { 1 };
+    let restoring = |random: &mut Random, after_max| When::On {
+        moment: Moment::Restoring,
+        nth: below(random, u64::from(8 * each)),
+        after: random.below(after_max),
+    };
+    for _ in 0..random.between(2, 4) {
+        let when = if random.percent(75) {
+            restoring(random, 50 * MICRO)
+        } else {
+            When::On { moment: Moment::Decided, nth: below(random, 2), after: random.below(MILLI) }
+        };
+        plan.steps.push(Step { when, action: Action::Checkpoint { patient: true } });
+    }
+    let a_rank = |random: &mut Random, plan: &Plan| below(random, u64::from(plan.ranks));
+    if random.percent(20) {
+        let when = restoring(random, 600 * MICRO);
+        plan.steps.push(Step { when, action: Action::CrashProcess(Which::Cause) });
+    }
+    if random.percent(25) {
+        let when = restoring(random, MILLI);
+        let (rank, rail) = (a_rank(random, plan), below(random, u64::from(plan.rails)));
+        let lasts = random.log_between(MICRO, 2 * MILLI);
+        plan.steps.push(Step { when, action: Action::RailDown { rank, rail, lasts } });
+    }
+    if random.percent(25) {
+        let when = restoring(random, MILLI);
+        let (rank, lasts) = (a_rank(random, plan), random.log_between(50 * MICRO, 4 * MILLI));
         plan.steps.push(Step { when, action: Action::Stall { rank, lasts } });
     }
 }

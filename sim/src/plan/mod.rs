@@ -273,6 +273,10 @@ pub struct Plan {
     pub write_ns_max: Nanos,
     /// Longest pause between freeze and thaw.
     pub pause_ns_max: Nanos,
+    /// Frames that a NIC holds on the way out: a power of two.
+    pub nic_frames: u32,
+    /// Longest time until a NIC reports frames that it has read: for so long it holds their buffers.
+    pub completion_ns_max: Nanos,
     /// Drift of each node's clock, see [`crate::engine::clock::Clock`].
     pub drift: [i64; NODES],
     /// The planned events.

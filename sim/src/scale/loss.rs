@@ -14,6 +14,7 @@ use ckpt_glue::keeper::Input as KeeperInput;
 use ckpt_glue::protection::nodes::{
     Answer, Found, Input as NodesInput, Output as NodesOutput, Question, Records, Settings, Survey, Times,
 };
+use ckpt_glue::protection::seat::{Authority, Claimant, Known, Seat};
 use ckpt_glue::protection::{Nodes, ProtectionGroup, Terms};
 use ckpt_glue::{ExitStatus, GenerationId, Keeper, NodeIndex, Participant, Sabotage};
 use transport::{Instant, Life, Rank};
@@ -36,6 +37,8 @@ const COUNTED: Nanos = SECOND;
 const LOST_AFTER: Nanos = 125 * MILLI;
 /// Virtual time within which all ranks must run again.
 const RECOVERED_MAX: Nanos = 120 * SECOND;
+/// The seat that the launcher holds (R34).
+const SEAT: Seat = Seat { number: 1, id: 1, parent: 0, is_inherited: true };
 /// A timer that is not set.
 const NEVER: Nanos = Nanos::MAX;
 
@@ -289,7 +292,9 @@ impl LargeJob {
 
     pub(super) fn on_fenced(&mut self, counter: u32) {
         let generations = vec![self.failover().generation];
-        let survey = Survey { counter, nonce: 2, generations, terms: Terms::default(), is_first: false };
+        let claimant = Claimant { held: Some(SEAT), authority: Authority::Person, is_new: false, id: 2 };
+        let terms = Terms::default();
+        let survey = Survey { counter, nonce: 2, generations, terms, claimant, is_first: false };
         self.feed_nodes(NodesInput::Survey(survey));
     }
 
@@ -347,6 +352,7 @@ impl LargeJob {
             NodesOutput::Surveyed { .. } => {
                 return self.feed_nodes(NodesInput::Records(Records::Agree(BTreeMap::new())));
             }
+            NodesOutput::SeatTaken(seat) => return self.feed_nodes(NodesInput::SeatHeld(seat)),
             NodesOutput::Busy { counter } => JobInput::StoreBusy { counter },
             NodesOutput::Withdraw { counter } => JobInput::StoreWithdrawn { counter },
             NodesOutput::Begin { life: Life { counter, nonce }, from, .. } => {
@@ -408,7 +414,11 @@ impl LargeJob {
         let problem = (!is_whole).then(|| "an image is missing".to_owned());
         let found = Found { problem, is_whole, has_some: is_whole };
         let answer = match question {
-            Question::Survey => Answer::Surveyed(vec![found]),
+            Question::Survey => {
+                // The lost node's new directory is empty.
+                let taken = (node != failover.lost).then_some(SEAT);
+                Answer::Surveyed { found: vec![found], seats: Known { taken, tried: Vec::new() } }
+            }
             Question::Look(_) => Answer::Looked(found),
             _ => Answer::Done,
         };

@@ -34,6 +34,7 @@ use serde::Serialize;
 
 use crate::engine::queue::MICRO;
 use crate::history::{History, RunReport};
+use crate::limits::{COMPLETION_MAX, NIC_SEND_FRAMES};
 use crate::network::NetworkConditions;
 use crate::plan::{Auth, Floors, Mode, NODES, Plan};
 use crate::sabotage::Switch;
@@ -95,6 +96,8 @@ pub fn plain() -> Plan {
         control_ns_max: 20 * MICRO,
         write_ns_max: 100 * MICRO,
         pause_ns_max: 20 * MICRO,
+        nic_frames: NIC_SEND_FRAMES,
+        completion_ns_max: COMPLETION_MAX,
         drift: [0; NODES],
         steps: Vec::new(),
     }

@@ -132,6 +132,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
     const YES_OR_NO: [(&str, bool); 2] = [("yes", true), ("no", false)];
     const MODES: [(&str, Mode); 2] = [("instant", Mode::Instant), ("counted", Mode::Counted)];
     const AUTHS: [(&str, Auth); 3] = [("off", Auth::Off), ("header", Auth::Header), ("full", Auth::Full)];
+    const NIC_FRAMES: [(&str, u32); 4] = [("4", 4), ("8", 8), ("16", 16), ("32", 32)];
     // A name outside of the list is no setting: help and errors are made of the list.
     if name != "seed" && SETTINGS.iter().all(|setting| setting.name != name) {
         return Err(no_setting(words, name));
@@ -160,6 +161,8 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "control-time" => plan.control_ns_max = words.duration(TIME_MAX)?,
         "write-time" => plan.write_ns_max = words.duration(TIME_MAX)?,
         "pause-time" => plan.pause_ns_max = words.duration(TIME_MAX)?,
+        "nic-frames" => plan.nic_frames = words.one_of(&NIC_FRAMES)?,
+        "completion-time" => plan.completion_ns_max = words.duration(TIME_MAX)?,
         "drift" => {
             plan.drift = [0; NODES];
             for (node, drift) in plan.drift.iter_mut().enumerate() {

@@ -16,7 +16,7 @@ const fn setting(name: &'static str, usual: &'static str, meaning: &'static str)
 }
 
 /// All but the seed, which has two forms.
-pub const SETTINGS: [Setting; 23] = [
+pub const SETTINGS: [Setting; 25] = [
     setting("ranks", "4", ""),
     setting("nodes", "2", ""),
     setting(
@@ -64,5 +64,11 @@ pub const SETTINGS: [Setting; 23] = [
     setting("control-time", "20us", "of a control message, at most"),
     setting("write-time", "100us", "of an image or a record, at most"),
     setting("pause-time", "20us", "from freeze to thaw, at most"),
+    setting("nic-frames", "32", "that a NIC holds on the way out; or 4, 8, 16"),
+    setting(
+        "completion-time",
+        "12us",
+        "until a NIC gives back the buffers of frames that it has read, at\nmost",
+    ),
     setting("drift", "0", "of the clock of each node, in parts per 2^20"),
 ];

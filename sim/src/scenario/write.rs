@@ -41,6 +41,8 @@ pub fn write_plan(plan: &Plan) -> String {
         control_ns_max,
         write_ns_max,
         pause_ns_max,
+        nic_frames,
+        completion_ns_max,
         drift,
         steps: _,
     } = plain();
@@ -57,6 +59,7 @@ pub fn write_plan(plan: &Plan) -> String {
         ("messages", plan.messages_min.into(), messages_min.into()),
         ("reserve", plan.messages_reserved.into(), messages_reserved.into()),
         ("message-bytes", plan.message_bytes_max.into(), message_bytes_max.into()),
+        ("nic-frames", plan.nic_frames.into(), nic_frames.into()),
     ];
     for (name, value, usual) in numbers {
         line(name, value.to_string(), usual.to_string());
@@ -78,6 +81,7 @@ pub fn write_plan(plan: &Plan) -> String {
         ("control-time", plan.control_ns_max, control_ns_max),
         ("write-time", plan.write_ns_max, write_ns_max),
         ("pause-time", plan.pause_ns_max, pause_ns_max),
+        ("completion-time", plan.completion_ns_max, completion_ns_max),
     ];
     for (name, value, usual) in times {
         line(name, duration(value), duration(usual));

@@ -93,6 +93,8 @@ impl Shrinker<'_> {
         self.take_with(|plan| plan.control_ns_max = plain.control_ns_max);
         self.take_with(|plan| plan.write_ns_max = plain.write_ns_max);
         self.take_with(|plan| plan.pause_ns_max = plain.pause_ns_max);
+        self.take_with(|plan| plan.nic_frames = plain.nic_frames);
+        self.take_with(|plan| plan.completion_ns_max = plain.completion_ns_max);
         self.reduce_messages();
     }
 

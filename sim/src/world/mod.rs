@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ckpt_glue::GenerationId;
+use ckpt_glue::protection::seat::Seat;
 use ckpt_glue::recovery::Beginning;
 use store::{JobDirectory, Memory};
 use transport::{AuthLevel, Epoch, JobId, JobKey, Life, Port, PortConfig, PortId, Rank};
@@ -125,6 +126,8 @@ pub struct World {
     locks: Vec<Option<u32>>,
     /// The nodes' own directories, where they have any.
     node_disks: Vec<NodeDisk>,
+    /// The seat that the job's directory holds (R34).
+    held_seat: Option<Seat>,
     /// Nodes whose part of the newest committed generation is lost, and since when.
     gone: BTreeMap<u32, Nanos>,
     /// When each node has sealed what it keeps of a generation for the others.
@@ -252,6 +255,7 @@ impl World {
             cuts: BTreeMap::new(),
             locks: vec![None; at(plan.nodes)],
             node_disks: vec![NodeDisk::default(); at(plan.nodes)],
+            held_seat: None,
             gone: BTreeMap::new(),
             sealed_at: BTreeMap::new(),
             partitions: Vec::new(),

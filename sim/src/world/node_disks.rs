@@ -10,6 +10,7 @@ use ckpt_glue::job::Input as JobInput;
 use ckpt_glue::protection::nodes::{
     Answer, Found, Input, Output, Question, Records, Refusal, Settings, Survey, Times,
 };
+use ckpt_glue::protection::seat::{Authority, Claimant, Known};
 use ckpt_glue::protection::{Nodes, ProtectionGroup, Terms};
 use ckpt_glue::{GenerationId, NodeIndex};
 use transport::{Life, Rank};
@@ -42,6 +43,8 @@ struct Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeDisk {
     parts: BTreeMap<GenerationId, Part>,
+    /// The seats that it knows (R34).
+    seats: Known,
 }
 
 /// The machine of one launcher, and its shell's state.
@@ -148,8 +151,12 @@ impl World {
             Output::Surveyed { .. } => {
                 self.feed_nodes(job, Input::Records(Records::Agree(BTreeMap::new())));
             }
-            // No directory of this world is unfit.
-            Output::Unfit(..) => {}
+            Output::SeatTaken(seat) => {
+                self.held_seat = Some(seat);
+                self.feed_nodes(job, Input::SeatHeld(seat));
+            }
+            // No directory of this world is unfit, and an operator knows which are gone.
+            Output::Unfit(..) | Output::Unseated(_) => {}
             Output::Busy { counter } => self.feed_job(job, JobInput::StoreBusy { counter }),
             Output::Withdraw { counter } => self.feed_job(job, JobInput::StoreWithdrawn { counter }),
             Output::Begin { life: Life { counter, nonce }, from, .. } => {
@@ -175,11 +182,13 @@ impl World {
         nonce: u64,
         generations: Vec<GenerationId>,
     ) {
-        let is_first = self.life_number == 0;
+        let (held, is_first) = (self.held_seat, self.life_number == 0);
         let Some(nodes) = self.nodes_shell(job) else { return };
         nodes.surveyed.clone_from(&generations);
         nodes.has_committed = !generations.is_empty();
-        let survey = Survey { counter, nonce, generations, terms: Terms::default(), is_first };
+        let (authority, is_new) = (Authority::Person, held.is_none());
+        let claimant = Claimant { held, authority, is_new, id: nonce };
+        let survey = Survey { counter, nonce, generations, terms: Terms::default(), claimant, is_first };
         self.feed_nodes(job, Input::Survey(survey));
     }
 
@@ -271,7 +280,12 @@ impl World {
             Question::Survey => {
                 let surveyed = self.nodes_shell(job).map(|nodes| nodes.surveyed.clone()).unwrap_or_default();
                 let found = surveyed.iter().map(|generation| self.found(node, *generation)).collect();
-                return Ok(Answer::Surveyed(found));
+                let seats = self.node_disks[at(node)].seats.clone();
+                return Ok(Answer::Surveyed { found, seats });
+            }
+            Question::Seat { seat, is_taken } => {
+                let seats = &mut self.node_disks[at(node)].seats;
+                if is_taken { seats.confirm(seat) } else { seats.attempt(seat) }
             }
             Question::Look(generation) => return Ok(Answer::Looked(self.found(node, generation))),
             Question::Protect(generation, base) => self.seal(job, node, generation, base)?,

@@ -19,7 +19,7 @@ use super::{JOB, KEY, World, at};
 use crate::engine::queue::{MICRO, Nanos};
 use crate::engine::trace::Actor;
 use crate::judge::{Generation, Violation};
-use crate::network::nic::NicId;
+use crate::network::nic::{NicId, SimNic};
 use crate::plan::{Mode, Moment};
 use crate::trace;
 use crate::workload::Program;
@@ -88,7 +88,12 @@ impl World {
             let at = self.stations.iter().position(free).unwrap_or_else(|| {
                 let id = NicId(u32::try_from(self.stations.len()).unwrap_or(u32::MAX));
                 let bytes = super::at(self.frame_bytes_max);
-                self.stations.push(Station::new(id, rank, slot, node, bytes));
+                self.stations.push(Station::new(
+                    SimNic::new(id, bytes, super::at(self.plan.nic_frames)),
+                    rank,
+                    slot,
+                    node,
+                ));
                 self.stations.len() - 1
             });
             self.stations[at].open_for(process, super::at(self.frame_bytes_max));

@@ -4,7 +4,7 @@
 use drivers::Driver as _;
 
 use crate::engine::queue::Nanos;
-use crate::network::nic::{NicId, SimNic};
+use crate::network::nic::SimNic;
 
 /// A place for a NIC, and the NIC that is there now.
 #[derive(Debug)]
@@ -27,17 +27,8 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(id: NicId, rank: u32, slot: u32, node: u32, frame_bytes_max: usize) -> Station {
-        Station {
-            rank,
-            slot,
-            node,
-            process: None,
-            nic: SimNic::new(id, frame_bytes_max),
-            seen_dead: false,
-            reading: false,
-            completes_at: 0,
-        }
+    pub(crate) fn new(nic: SimNic, rank: u32, slot: u32, node: u32) -> Station {
+        Station { rank, slot, node, process: None, nic, seen_dead: false, reading: false, completes_at: 0 }
     }
 
     /// Puts a new NIC here, opened by `process`.
@@ -51,7 +42,7 @@ impl Station {
     /// As [`Station::open`], of one for frames of another length.
     pub(crate) fn open_for(&mut self, process: u32, frame_bytes_max: usize) {
         if self.nic.caps().frame_bytes_max != frame_bytes_max {
-            self.nic = SimNic::new(self.nic.id(), frame_bytes_max);
+            self.nic = SimNic::new(self.nic.id(), frame_bytes_max, self.nic.caps().burst);
         }
         self.open(process);
     }

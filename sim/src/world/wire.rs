@@ -9,8 +9,6 @@ use crate::trace;
 
 /// Longest time from the doorbell until a NIC reads the frames.
 const READ_DELAY_MAX: Nanos = MICRO;
-/// Longest time from reading a frame until its completion is reported.
-const COMPLETION_DELAY_MAX: Nanos = 12 * MICRO;
 /// Longest time until a polling process looks at a frame that has arrived.
 const POLL_DELAY_MAX: Nanos = 3 * MICRO;
 
@@ -27,7 +25,7 @@ impl World {
 
     /// The NIC reads all frames it knows of and puts them on the wire.
     pub(crate) fn read_frames(&mut self, station: u32) {
-        let World { stations, network, counts, queue, timing, trace, .. } = self;
+        let World { stations, network, counts, queue, timing, trace, plan, .. } = self;
         let now = queue.now();
         let Some(place) = stations.get_mut(usize::try_from(station).unwrap_or(usize::MAX)) else { return };
         place.reading = false;
@@ -48,7 +46,7 @@ impl World {
                 queue.at(now + travel, Event::Arrive(id));
             });
         }
-        place.completes_at = now + timing.below(COMPLETION_DELAY_MAX);
+        place.completes_at = now + timing.below(plan.completion_ns_max);
     }
 
     /// A frame reaches its NIC, unless something is between.

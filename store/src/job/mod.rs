@@ -24,6 +24,7 @@ mod commit;
 mod lives;
 pub(crate) mod names;
 mod scan;
+mod seats;
 mod take_over;
 mod verify;
 

@@ -3,6 +3,8 @@
 //! ```text
 //! job                                        the job's settings
 //! decision-00000002                          life 2 and the generation that it starts from
+//! seats                                      a node's: who may begin lives
+//! seat-held                                  a launcher's: that it may
 //! end-00000002                               life 2 has finished the job
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
@@ -23,6 +25,8 @@ use ckpt_glue::names::GenerationId;
 use transport::{Epoch, Life, Rank};
 
 pub(super) const JOB: &str = "job";
+pub(super) const SEATS: &str = "seats";
+pub(super) const HELD_SEAT: &str = "seat-held";
 pub(super) const MANIFEST: &str = "manifest";
 pub(super) const COMMIT: &str = "commit";
 pub(super) const COLLECTED: &str = "collected";

@@ -138,15 +138,22 @@ impl ProtectError {
         matches!(self, ProtectError::Store(StoreError::Storage(StorageError::NotFound { .. })))
     }
 
+    /// Whether the device does not give the bytes of a file: they are lost, and where they lie nothing more is to be written.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, ProtectError::Store(StoreError::Storage(error)) if error.is_unreadable())
+    }
+
     /// Whether bytes are missing or wrong, and not the storage as a whole.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
             ProtectError::Store(StoreError::Storage(error)) => {
-                matches!(
+                let is_cut = matches!(
                     error,
                     StorageError::NotFound { .. } | StorageError::Short { .. } | StorageError::TooLong { .. }
-                )
+                );
+                is_cut || error.is_unreadable()
             }
             ProtectError::Store(StoreError::Image { .. } | StoreError::Record { .. }) => true,
             ProtectError::Record { .. }

@@ -174,10 +174,10 @@ impl<S: Storage> Member<S> {
             let Some(first) = (at..end).find(|page| changes.is_to_be_read(*page)) else { break };
             let most = end.min(first + RUN_PAGES);
             at = (first..most).find(|page| !changes.is_to_be_read(*page)).unwrap_or(most);
-            let after = changes.new.read_run(self, first..at)?;
+            let after = changes.new.read_run(&mut self.directory, first..at)?;
             for changed in changes.changed_runs(first..at) {
                 let before = match &mut changes.old {
-                    Some(old) => old.read_run(self, changed.clone())?,
+                    Some(old) => old.read_run(&mut self.directory, changed.clone())?,
                     None => Vec::new(),
                 };
                 let skipped = page_bytes(changed.start - first);
@@ -275,9 +275,9 @@ impl<S: Storage> Member<S> {
     pub fn seal(&mut self, generation: GenerationId, from: Option<GenerationId>) -> Result<(), ProtectError> {
         for of in 0..self.group.members() {
             let node = self.group.nodes()[of];
-            self.content(generation, of).map_err(|_| ProtectError::Incomplete {
-                generation,
-                what: format!("what node {node} has"),
+            self.content(generation, of).map_err(|error| match error {
+                error if error.is_unreadable() => error,
+                _ => ProtectError::Incomplete { generation, what: format!("what node {node} has") },
             })?;
         }
         self.read_sums(generation)?;
@@ -480,7 +480,7 @@ impl Opened {
     /// Reads pages as they lie in their files, without looking whether they are damaged.
     pub(super) fn read_plain<S: Storage>(
         &self,
-        member: &mut Member<S>,
+        directory: &mut JobDirectory<S>,
         pages: &Range<u64>,
     ) -> Result<Vec<u8>, ProtectError> {
         let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
@@ -491,7 +491,7 @@ impl Opened {
             let at = page_bytes(first - pages.start);
             let into = &mut bytes[at..at + usize::try_from(wanted).expect("within the pages")];
             let path = names::in_generation(self.content.generation, &self.content.files[file].name);
-            member.directory.storage().read_range(&path, offset + skipped, into)?;
+            directory.storage().read_range(&path, offset + skipped, into)?;
         }
         Ok(bytes)
     }
@@ -499,10 +499,10 @@ impl Opened {
     /// Reads pages and compares them with their checksums; those that are not known become known.
     pub(super) fn read_run<S: Storage>(
         &mut self,
-        member: &mut Member<S>,
+        directory: &mut JobDirectory<S>,
         pages: Range<u64>,
     ) -> Result<Vec<u8>, ProtectError> {
-        let bytes = self.read_plain(member, &pages)?;
+        let bytes = self.read_plain(directory, &pages)?;
         for (page, content) in pages.zip(bytes.chunks_exact(PAGE_BYTES)) {
             let sum = checksum(content);
             match usize::try_from(page).ok().and_then(|page| self.sums.get_mut(page)) {

@@ -1,5 +1,7 @@
 //! Computes lost or damaged data from the data of the other members.
 
+mod files;
+
 use core::ops::Range;
 use std::collections::BTreeMap;
 
@@ -9,11 +11,8 @@ use parity::Recovery;
 use super::error::ProtectError;
 use super::group::{Group, StripePage};
 use super::member::{Member, Opened, ZERO_PAGE, page_bytes, runs_from};
-use super::node_parity::{self, NodeParity};
-use super::parity_changes::{append_zeros, make_directory, replace};
-use super::placement::Extent;
-use crate::checksum::checksum;
-use crate::error::StoreError;
+use super::node_parity::NodeParity;
+use super::parity_changes::make_directory;
 use crate::image::ImageReader;
 use crate::job::names;
 use crate::limits::PAGE_BYTES;
@@ -137,7 +136,7 @@ impl Served {
         answers: &mut Vec<PageAnswer>,
     ) -> Result<(), ProtectError> {
         let read = match (half, &mut self.data, &self.parity) {
-            (Half::Data, Some(data), _) => data.read_run(member, pages.clone()),
+            (Half::Data, Some(data), _) => data.read_run(member.directory(), pages.clone()),
             (Half::Parity, _, Some(parity)) => {
                 let mut bytes = vec![0; page_bytes(pages.end - pages.start)];
                 parity.read(member.directory(), pages.start, &mut bytes).map(|()| bytes)
@@ -502,7 +501,7 @@ impl<S: Storage> Member<S> {
                 (Opened::open(self, generation)?, NodeParity::open(self.directory(), generation)?);
             if every_byte {
                 for pages in runs_from(0, content.pages()) {
-                    data.read_run(self, pages)?;
+                    data.read_run(self.directory(), pages)?;
                 }
                 let mut run = Vec::new();
                 for pages in runs_from(0, parity.pages()) {
@@ -533,168 +532,4 @@ impl<S: Storage> Member<S> {
         make_directory(storage, &life)?;
         Ok(make_directory(storage, &path)?)
     }
-
-    fn repair_files<O: Others>(
-        &mut self,
-        content: &Content,
-        rebuilder: &mut Rebuilder<'_, O>,
-        done: &mut Repaired,
-        beyond: &mut Beyond,
-    ) -> Result<(), ProtectError> {
-        let generation = content.generation;
-        let mut opened = unless_damaged(Opened::open(self, generation))?;
-        let plain = Opened::new(content.clone());
-        let mut sums = vec![super::member::zero_sum(); usize::try_from(content.pages()).expect("they fit")];
-        for file in &content.files {
-            let path = names::in_generation(generation, &file.name);
-            let length = unless_damaged(self.directory().storage().length(&path).map_err(Into::into))?;
-            let there = length == Some(file.bytes);
-            let mut looked_at = opened.as_mut().filter(|_| there);
-            // Without checksums of pages those of the image have to do.
-            let whole = there && looked_at.is_none() && check_image(self, &path, file).is_ok();
-            let (mut touched, mut is_whole) = (false, true);
-            if !whole && looked_at.is_none() {
-                let rebuilt = self.rebuild_file(&path, file, rebuilder);
-                if beyond.unless_lost(rebuilt, |beyond| beyond.files += 1)?.is_none() {
-                    continue;
-                }
-                done.files += 1;
-                touched = true;
-            }
-            for run in file.extents.iter().flat_map(runs) {
-                let Some(opened) = &mut looked_at else { break };
-                if unless_damaged(opened.read_run(self, run.clone()))?.is_some() {
-                    continue;
-                }
-                for page in run {
-                    if unless_damaged(opened.read_run(self, page..page + 1))?.is_none() {
-                        let bytes = beyond.unless_lost(rebuilder.data(page), |beyond| beyond.pages += 1)?;
-                        let Some(bytes) = bytes else {
-                            is_whole = false;
-                            continue;
-                        };
-                        self.mend_page(&path, file, page, &bytes)?;
-                        done.pages += 1;
-                        touched = true;
-                    }
-                }
-            }
-            if touched && is_whole {
-                let checked = check_image(self, &path, file);
-                checked
-                    .map_err(|error| ProtectError::Rebuilt { path: path.clone(), error: Box::new(error) })?;
-            }
-            if opened.is_none() {
-                for run in file.extents.iter().flat_map(runs) {
-                    let bytes = plain.read_plain(self, &run)?;
-                    for (page, bytes) in run.zip(bytes.chunks_exact(PAGE_BYTES)) {
-                        sums[usize::try_from(page).expect("they fit")] = checksum(bytes);
-                    }
-                }
-            }
-        }
-        // Checksums of pages that cannot be computed would say nothing.
-        if opened.is_none() && beyond.files == 0 {
-            self.write_sums(generation, &sums)?;
-            done.records += 1;
-        }
-        Ok(())
-    }
-
-    /// Writes a file anew, front to back.
-    fn rebuild_file<O: Others>(
-        &mut self,
-        path: &str,
-        file: &ContentFile,
-        rebuilder: &mut Rebuilder<'_, O>,
-    ) -> Result<(), ProtectError> {
-        replace(self.directory(), path, |directory, written| {
-            let storage = directory.storage();
-            let mut end = 0;
-            for at in &file.extents {
-                // Between sections there is nothing but zeros.
-                append_zeros(storage, written, at.piece.offset - end)?;
-                let mut left = at.piece.bytes;
-                for run in runs(at) {
-                    let mut bytes = Vec::new();
-                    for page in run {
-                        bytes.extend_from_slice(&rebuilder.data(page)?);
-                    }
-                    bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                    storage.append(written, &bytes)?;
-                    left -= bytes.len() as u64;
-                }
-                end = at.piece.offset + at.piece.bytes;
-            }
-            append_zeros(storage, written, file.bytes - end)
-        })
-    }
-
-    /// Writes a page over damaged bytes.
-    fn mend_page(
-        &mut self,
-        path: &str,
-        file: &ContentFile,
-        page: u64,
-        bytes: &[u8],
-    ) -> Result<(), ProtectError> {
-        let found = file.extents.iter().find(|at| (at.place..at.place + at.piece.pages()).contains(&page));
-        let at = found.expect("the page is in that file");
-        let skipped = (page - at.place) * PAGE_BYTES as u64;
-        let count =
-            usize::try_from((at.piece.bytes - skipped).min(PAGE_BYTES as u64)).expect("at most a page");
-        let storage = self.directory().storage();
-        let mut written = storage.reopen(path)?;
-        storage.overwrite(&mut written, at.piece.offset + skipped, &bytes[..count])?;
-        Ok(storage.sync_file(&mut written)?)
-    }
-
-    fn repair_parity<O: Others>(
-        &mut self,
-        generation: GenerationId,
-        content_pages: u64,
-        rebuilder: &mut Rebuilder<'_, O>,
-        done: &mut Repaired,
-        beyond: &mut Beyond,
-    ) -> Result<(), ProtectError> {
-        let Some(kept) = unless_damaged(NodeParity::open(self.directory(), generation))? else {
-            let pages = self.group().cycles(content_pages) * self.group().parity_pages();
-            let written = node_parity::write_whole(self.directory(), generation, pages, |_, page| {
-                rebuilder.parity(page).map(Some)
-            });
-            if beyond.unless_lost(written, |beyond| beyond.files += 1)?.is_some() {
-                done.parity_pages += pages;
-            }
-            return Ok(());
-        };
-        let mut run = Vec::new();
-        for pages in runs_from(0, kept.pages()) {
-            run.resize(page_bytes(pages.end - pages.start), 0);
-            if unless_damaged(kept.read(self.directory(), pages.start, &mut run))?.is_some() {
-                continue;
-            }
-            for page in pages {
-                if unless_damaged(kept.page(self.directory(), page))?.is_some() {
-                    continue;
-                }
-                let bytes = rebuilder.parity(page);
-                let Some(bytes) = beyond.unless_lost(bytes, |beyond| beyond.pages += 1)? else { continue };
-                kept.repair_page(self.directory(), page, &bytes)?;
-                done.parity_pages += 1;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The pages of an extent, as many at once as are read and written at once.
-fn runs(at: &Extent) -> impl Iterator<Item = Range<u64>> + use<> {
-    runs_from(at.place, at.place + at.piece.pages())
-}
-
-fn check_image<S: Storage>(member: &mut Member<S>, path: &str, file: &ContentFile) -> Result<(), StoreError> {
-    let storage = member.directory().storage();
-    let image = ImageReader::open(storage, path)?;
-    image.expect_digest(file.digest)?;
-    image.verify(storage)
 }

@@ -73,7 +73,7 @@ pub fn scrub<S: Storage>(
         Ok(mut data) => {
             scrubbed.data_pages = data.content.pages();
             each_page(scrubbed.data_pages, &mut scrubbed, &mut progress, |pages| {
-                data.read_run(&mut own, pages).map(drop)
+                data.read_run(own.directory(), pages).map(drop)
             })?;
         }
     }

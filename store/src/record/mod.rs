@@ -21,6 +21,7 @@ mod grammar;
 mod job_file;
 mod manifest;
 mod protection_record;
+mod seats;
 
 pub use commit::CommitRecord;
 pub use content::{Content, ContentFile};
@@ -32,3 +33,4 @@ pub use end::End;
 pub use job_file::{CheckpointSettings, JobFile};
 pub use manifest::{Manifest, ManifestImage};
 pub use protection_record::Protected;
+pub use seats::Seats;

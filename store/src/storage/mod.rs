@@ -285,6 +285,17 @@ pub enum StorageError {
     Io { operation: Operation, path: String, errno: i32 },
 }
 
+impl StorageError {
+    /// The device gives bytes of one file no more (`EIO`); other files, and a new one in its place, may be as good as ever.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            StorageError::Device { operation: Operation::Read | Operation::Length | Operation::List, .. }
+        )
+    }
+}
+
 fn free_text(free: Option<u64>) -> String {
     free.map_or_else(|| "an unknown number".to_owned(), bytes_text)
 }

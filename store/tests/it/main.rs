@@ -22,3 +22,4 @@ mod sabotage;
 mod scrub;
 mod series;
 mod storage;
+mod unreadable;

@@ -27,6 +27,7 @@ impl Job {
             leases.root_heard = leases.root_heard.max(now.min(leases.root_heard + late));
         }
         self.absent.postpone(late);
+        self.recovery.postpone(late);
     }
 
     pub(super) fn watch_keepers(&mut self, now: Instant) {

@@ -70,6 +70,7 @@ impl<D> Nodes<D> {
             Input::Survey(survey) => self.begin_survey(now, survey),
             Input::Records(Records::Agree(refused)) => self.records_agree(now, refused),
             Input::Records(Records::Mended(generations)) => self.records_mended(now, generations),
+            Input::SeatHeld(seat) => self.seat_held(now, seat),
             Input::Decided(life) => {
                 self.restoring = None;
                 self.rounds.clear();
@@ -225,6 +226,7 @@ impl<D> Nodes<D> {
     fn end_round(&mut self, now: Instant, round: Round<D>) {
         match round.question {
             Question::Survey => return self.end_survey(round),
+            Question::Seat { seat, .. } => return self.end_seat(now, seat, round),
             Question::Open(life) => return self.end_opening(now, life, round),
             Question::Meet(_) => return self.end_meeting(now, round),
             Question::Repair(generation) => return self.end_repair(now, generation, round),
@@ -253,6 +255,10 @@ impl<D> Nodes<D> {
             }
             // The rest may have waited for this round.
             _ => {
+                // Parity that cannot be folded is damaged. The next generation stands for itself, so that those below it can go.
+                if round.refused.values().any(|refusal| refusal.errno == Refusal::DEVICE) {
+                    self.base = None;
+                }
                 self.seal(now);
                 if !self.sealing.is_pending() {
                     self.resume_rebuilding(now);

@@ -1,7 +1,7 @@
 //! The directories of a job's nodes, as its coordinator sees them: one actor that asks the nodes, and decides from their answers (R27, R28).
 //!
 //! ```text
-//!   life to begin:  Survey (all) ---> Open, Meet ---> choose ---> the decision is written ---> Decide (all) ---> ranks start
+//!   life to begin:  Survey (all) ---> Seat (all) ---> Open, Meet ---> choose ---> the decision is written ---> Decide (all) ---> ranks start
 //!                        ^                              | lost, and can be rebuilt or brought
 //!                        +------- Repair, Fetch <-------+
 //!   checkpoint:     images durable ---> Protect (all) ---> commit record written ---> Commit (all) ---> Collect (all)
@@ -30,6 +30,7 @@ use transport::Life;
 
 use super::late::{Account, Cause};
 use super::restore::Terms;
+use super::seat::{Claimant, Known, Seat, Unseated};
 use super::verdict::{Finding, GenerationVerdict, ProtectionGroup};
 use crate::control::ImageReport;
 use crate::names::{GenerationId, NodeIndex};
@@ -66,6 +67,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// `EIO`: the node's disk fails, or something that lies on it is damaged.
+    pub const DEVICE: u32 = 5;
     /// `EHOSTDOWN`: the node's keeper is gone.
     pub const GONE: u32 = 112;
     /// `ETIMEDOUT`: the node has not answered in time.
@@ -86,8 +89,13 @@ pub type Refused = BTreeMap<NodeIndex, Refusal>;
 pub enum Answer {
     /// As asked.
     Done,
-    /// To [`Question::Survey`]: of each generation, in the order of the question.
-    Surveyed(Vec<Found>),
+    /// To [`Question::Survey`].
+    Surveyed {
+        /// Of each generation, in the order of the question.
+        found: Vec<Found>,
+        /// The seats that the directory knows.
+        seats: Known,
+    },
     /// To [`Question::Look`].
     Looked(Found),
     /// To [`Question::Late`]: how far it was.
@@ -99,6 +107,13 @@ pub enum Answer {
 pub enum Question {
     /// Their generations and decisions, before a life begins.
     Survey,
+    /// To note a seat durably (R34).
+    Seat {
+        /// The seat.
+        seat: Seat,
+        /// It was taken; otherwise it is being taken.
+        is_taken: bool,
+    },
     /// To open their protectors' endpoints for this life.
     Open(Life),
     /// To learn where the others' are.
@@ -162,6 +177,8 @@ pub struct Survey {
     pub generations: Vec<GenerationId>,
     /// The terms of the choice.
     pub terms: Terms,
+    /// The launcher, as one who may have to take the seat (R34).
+    pub claimant: Claimant,
     /// No life was before: a node that refuses is the command's error.
     pub is_first: bool,
 }
@@ -202,6 +219,8 @@ pub enum Input<D> {
     Survey(Survey),
     /// The answer to [`Output::Surveyed`]. None: a fence, or the end, follows.
     Records(Records),
+    /// The seat is noted durably in the job's directory.
+    SeatHeld(Seat),
     /// The decision about this life is durable in the job's directory.
     Decided(Life),
     /// Every image is durable where it was written.
@@ -248,6 +267,10 @@ pub enum Output<D> {
     },
     /// A node refuses before the first life: the job does not begin.
     Unfit(NodeIndex, Refusal),
+    /// The seat is taken: note it durably in the job's directory, then answer with [`Input::SeatHeld`].
+    SeatTaken(Seat),
+    /// The launcher may not begin a life (R34): the job ends here.
+    Unseated(Unseated),
     /// A life that is to begin takes its time, and there is progress.
     Busy {
         /// Its counter.
@@ -314,7 +337,14 @@ pub enum Event<D> {
     /// Generations that were passed over or chosen, newest first. They replace those of the last such event.
     Judged(Vec<Report>),
     /// Nodes rebuild their part of a generation before the life begins.
-    Repairing(GenerationId, BTreeSet<NodeIndex>),
+    Repairing {
+        /// The generation.
+        generation: GenerationId,
+        /// The nodes.
+        nodes: BTreeSet<NodeIndex>,
+        /// Why images of it cannot be restored, as those of them report that know a reason.
+        problems: BTreeMap<NodeIndex, String>,
+    },
     /// Nodes bring their part of a generation from its copy.
     Fetching(GenerationId, BTreeSet<NodeIndex>),
     /// They have it.

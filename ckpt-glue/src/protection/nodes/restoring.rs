@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use transport::{Instant, Life};
 
 use super::super::restore::{Choice, Judged, RestorePlan, Terms};
+use super::super::seat::{Claim, Found as FoundSeats, Seat, Unseated, claim};
 use super::super::verdict::{Finding, GenerationVerdict};
 use super::machine::Nodes;
 use super::rebuilding::{Older, Rebuilding};
@@ -22,6 +23,10 @@ pub(super) struct Restoring {
     plan: RestorePlan,
     /// The findings of the last survey, by node, while the shell reads the records that came with them.
     unread: Option<(BTreeMap<NodeIndex, Vec<Found>>, Refused)>,
+    /// The seats that the nodes' directories know, by the last survey.
+    seats: FoundSeats,
+    /// The seat that is being taken, or is taken and not held yet.
+    claim: Option<Claim>,
     /// By node: why the images of each generation cannot be restored there.
     problems: BTreeMap<NodeIndex, Vec<Option<String>>>,
     /// Why the last repair failed.
@@ -56,6 +61,17 @@ impl Restoring {
     }
 
     fn report(&self, nodes: u32, generation: GenerationId, verdict: GenerationVerdict) -> Report {
+        let problems = self.problems_of(generation, (0..nodes).map(NodeIndex));
+        let failure = self.failures.get(&generation).cloned().unwrap_or_default();
+        Report { generation, verdict, problems, failure }
+    }
+
+    /// Why the images of a generation cannot be restored on these nodes.
+    fn problems_of(
+        &self,
+        generation: GenerationId,
+        nodes: impl Iterator<Item = NodeIndex>,
+    ) -> BTreeMap<NodeIndex, String> {
         let place = self.plan.generations().iter().position(|known| *known == generation);
         let problem = |node: NodeIndex| {
             let Some(of_node) = self.problems.get(&node) else {
@@ -63,9 +79,7 @@ impl Restoring {
             };
             of_node.get(place?)?.clone().map(|problem| (node, problem))
         };
-        let problems = (0..nodes).map(NodeIndex).filter_map(problem).collect();
-        let failure = self.failures.get(&generation).cloned().unwrap_or_default();
-        Report { generation, verdict, problems, failure }
+        nodes.filter_map(problem).collect()
     }
 }
 
@@ -78,6 +92,8 @@ impl<D> Nodes<D> {
             survey,
             plan,
             unread: None,
+            seats: BTreeMap::new(),
+            claim: None,
             problems: BTreeMap::new(),
             failures: BTreeMap::new(),
             progress: None,
@@ -90,7 +106,7 @@ impl<D> Nodes<D> {
     /// Asks all nodes; those whose keepers are missing, when they come.
     pub(super) fn survey(&mut self, now: Instant) {
         let Some(restoring) = &mut self.restoring else { return };
-        (restoring.unread, restoring.progress) = (None, None);
+        (restoring.unread, restoring.progress, restoring.claim) = (None, None, None);
         self.rounds.clear();
         self.ask_all(now, Question::Survey, None);
     }
@@ -98,9 +114,11 @@ impl<D> Nodes<D> {
     pub(super) fn end_survey(&mut self, round: Round<D>) {
         let Some(restoring) = &mut self.restoring else { return };
         let (mut found, mut details) = (BTreeMap::new(), BTreeMap::new());
+        restoring.seats.clear();
         for (node, (answer, detail)) in round.answers {
-            if let Answer::Surveyed(of_node) = answer {
+            if let Answer::Surveyed { found: of_node, seats } = answer {
                 found.insert(node, of_node);
+                restoring.seats.insert(node, seats);
             }
             details.insert(node, detail);
         }
@@ -136,10 +154,71 @@ impl<D> Nodes<D> {
             findings.values_mut().flatten().for_each(|finding| *finding = Finding::WHOLE);
         }
         restoring.plan.surveyed(findings);
-        let opens = !restoring.plan.can_rebuild();
         if !refused.is_empty() {
             self.report(Event::Refused(Question::Survey, refused));
         }
+        self.take_seat(now);
+    }
+
+    /// R34: nothing is changed on the nodes before this launcher may begin a life.
+    fn take_seat(&mut self, now: Instant) {
+        let (nodes, sabotage) = (self.settings.nodes, self.settings.sabotage);
+        let Some(restoring) = &mut self.restoring else { return };
+        // A repair begins no life.
+        if restoring.terms().is_repair {
+            return self.seated(now);
+        }
+        let claimant = restoring.survey.claimant;
+        match claim(nodes, claimant, &restoring.seats, sabotage) {
+            Err(unseated) => self.push(Output::Unseated(unseated)),
+            Ok(claim) => {
+                let is_known = restoring.seats.values().all(|known| known.taken == claimant.held);
+                let (seat, is_taken) = (claim.seat.or(claimant.held), claim.seat.is_none());
+                restoring.claim = Some(claim);
+                match seat.filter(|_| !is_taken || !is_known) {
+                    Some(seat) => {
+                        let question = Question::Seat { seat, is_taken };
+                        self.ask_all(now, question, Some(self.settings.times.answer));
+                    }
+                    None => self.seated(now),
+                }
+            }
+        }
+    }
+
+    pub(super) fn end_seat(&mut self, now: Instant, seat: Seat, round: Round<D>) {
+        let sabotage = self.settings.sabotage;
+        let Some(claim) = self.restoring.as_ref().and_then(|restoring| restoring.claim.as_ref()) else {
+            return;
+        };
+        let knowing: BTreeSet<NodeIndex> = round.answers.keys().copied().collect();
+        let (is_held, is_taken, needed) =
+            (claim.seat.is_none(), claim.is_taken(&knowing, sabotage), claim.needed());
+        if !round.refused.is_empty() {
+            self.report(Event::Refused(round.question, round.refused));
+        }
+        if is_held {
+            self.seated(now);
+        } else if is_taken {
+            self.push(Output::SeatTaken(seat));
+        } else {
+            let known = u32::try_from(knowing.len()).unwrap_or(u32::MAX);
+            self.push(Output::Unseated(Unseated::TooFew { known, needed }));
+        }
+    }
+
+    /// The launcher's own directory knows it, too.
+    pub(super) fn seat_held(&mut self, now: Instant, seat: Seat) {
+        let Some(restoring) = &mut self.restoring else { return };
+        restoring.survey.claimant.held = Some(seat);
+        // If a node was lost meanwhile, all are being asked again.
+        if restoring.claim.take().is_some_and(|claim| claim.seat == Some(seat)) {
+            self.seated(now);
+        }
+    }
+
+    fn seated(&mut self, now: Instant) {
+        let opens = self.restoring.as_ref().is_some_and(|restoring| !restoring.plan.can_rebuild());
         if self.has_groups() && opens { self.open_protectors(now) } else { self.choose(now) }
     }
 
@@ -190,8 +269,10 @@ impl<D> Nodes<D> {
             .map(|Judged { generation, verdict }| restoring.report(nodes, generation, verdict))
             .collect();
         let progress = now + self.settings.times.progress_every;
+        let mut problems = BTreeMap::new();
         match &choice {
-            Choice::Repair { generation, .. } => {
+            Choice::Repair { generation, nodes } => {
+                problems = restoring.problems_of(*generation, nodes.iter().copied());
                 restoring.plan.begin_repair(*generation);
                 restoring.progress = Some(progress);
             }
@@ -204,7 +285,7 @@ impl<D> Nodes<D> {
         self.report(Event::Judged(judged));
         match choice {
             Choice::Repair { generation, nodes } => {
-                self.report(Event::Repairing(generation, nodes.clone()));
+                self.report(Event::Repairing { generation, nodes: nodes.clone(), problems });
                 self.ask(now, Question::Repair(generation), None, &nodes);
             }
             Choice::Fetch { generation, nodes } => {

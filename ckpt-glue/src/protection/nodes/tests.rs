@@ -4,6 +4,7 @@ use alloc::vec;
 use transport::{Epoch, Instant};
 
 use super::*;
+use crate::protection::seat::Authority;
 
 const ALL: [u32; 3] = [0, 1, 2];
 
@@ -25,6 +26,13 @@ fn whole() -> Found {
 
 fn nothing() -> Found {
     Found { problem: Some("nothing is here".to_string()), is_whole: false, has_some: false }
+}
+
+const SEAT: Seat = Seat { number: 1, id: 1, parent: 0, is_inherited: true };
+const CLAIMANT: Claimant = Claimant { held: Some(SEAT), authority: Authority::Votes, is_new: false, id: 2 };
+
+fn surveyed(found: Vec<Found>) -> Answer {
+    Answer::Surveyed { found, seats: Known { taken: Some(SEAT), tried: Vec::new() } }
 }
 
 fn refusal(errno: u32) -> Refusal {
@@ -114,6 +122,7 @@ impl Job {
             nonce: 9,
             generations: epochs.iter().copied().map(generation).collect(),
             terms: Terms::default(),
+            claimant: CLAIMANT,
             is_first: false,
         };
         let outputs = self.feed(Input::Survey(survey));
@@ -123,7 +132,7 @@ impl Job {
     fn answer_survey(&mut self, number: u64, found: [Vec<Found>; 3]) {
         let mut outputs = Vec::new();
         for (node, found) in (0..).zip(found) {
-            outputs = self.answer_with(number, node, Ok(Answer::Surveyed(found)));
+            outputs = self.answer_with(number, node, Ok(surveyed(found)));
         }
         let answers = ALL.map(|node| (NodeIndex(node), node)).into();
         assert_eq!(outputs, [Output::Surveyed { answers }]);
@@ -197,6 +206,18 @@ fn one_node_that_refuses_costs_the_generation_and_its_base() {
 }
 
 #[test]
+fn a_node_that_cannot_fold_its_parity_costs_the_base_of_the_next_generation() {
+    for (errno, base) in [(Refusal::DEVICE, None), (Refusal::NO_ROOM, Some(1)), (Refusal::GONE, Some(1))] {
+        let mut job = Job::running();
+        let outputs = job.feed(Input::Collected(vec![generation(1)]));
+        let collect = number(&outputs, Question::Collect, &ALL);
+        job.answer(collect, &[0, 2]);
+        job.answer_with(collect, 1, Err(refusal(errno)));
+        job.protect(2, base);
+    }
+}
+
+#[test]
 fn a_lost_keeper_costs_the_generation_that_is_being_protected() {
     let mut job = Job::running();
     job.protect(2, Some(1));
@@ -233,19 +254,20 @@ fn a_life_waits_for_a_missing_node_and_asks_all_again_when_one_was_lost() {
         nonce: 9,
         generations: vec![generation(1)],
         terms: Terms::default(),
+        claimant: CLAIMANT,
         is_first: false,
     };
     let outputs = job.feed(Input::Survey(survey));
     let first = number(&outputs, Question::Survey, &[0, 2]);
-    job.answer_with(first, 0, Ok(Answer::Surveyed(vec![whole()])));
-    job.answer_with(first, 2, Ok(Answer::Surveyed(vec![whole()])));
+    job.answer_with(first, 0, Ok(surveyed(vec![whole()])));
+    job.answer_with(first, 2, Ok(surveyed(vec![whole()])));
     assert_eq!(job.wait(100_000), []);
     let outputs = job.feed(Input::KeeperReady(NodeIndex(1)));
     assert_eq!(number(&outputs, Question::Survey, &[1]), first);
     let outputs = job.feed(Input::KeeperLost(NodeIndex(0)));
     let again = number(&outputs, Question::Survey, &[1, 2]);
     // Nobody counts an answer to the question before.
-    assert_eq!(job.answer_with(first, 1, Ok(Answer::Surveyed(vec![whole()]))), []);
+    assert_eq!(job.answer_with(first, 1, Ok(surveyed(vec![whole()]))), []);
     assert_ne!(first, again);
 }
 
@@ -278,7 +300,7 @@ fn a_choice_is_withdrawn_if_a_node_is_lost_before_the_decision() {
     let life = Life { counter: 2, nonce: 10 };
     let outputs = job.feed(Input::Decided(life));
     number(&outputs, Question::Decide(life), &ALL);
-    assert_eq!(job.answer_with(again, 0, Ok(Answer::Surveyed(vec![whole()]))), []);
+    assert_eq!(job.answer_with(again, 0, Ok(surveyed(vec![whole()]))), []);
     // From now on a lost node is a fault of the life.
     assert_eq!(job.feed(Input::KeeperLost(NodeIndex(2))), []);
 }
@@ -287,12 +309,13 @@ fn a_choice_is_withdrawn_if_a_node_is_lost_before_the_decision() {
 fn a_node_that_refuses_before_the_first_life_ends_the_job() {
     let mut job = Job::new();
     let (counter, nonce, generations) = (1, 9, Vec::new());
-    let survey = Survey { counter, nonce, generations, terms: Terms::default(), is_first: true };
+    let claimant = Claimant { held: None, is_new: true, ..CLAIMANT };
+    let survey = Survey { counter, nonce, generations, terms: Terms::default(), claimant, is_first: true };
     let outputs = job.feed(Input::Survey(survey));
     let survey = number(&outputs, Question::Survey, &ALL);
-    job.answer_with(survey, 0, Ok(Answer::Surveyed(Vec::new())));
+    job.answer_with(survey, 0, Ok(surveyed(Vec::new())));
     job.answer_with(survey, 1, Err(refusal(13)));
-    job.answer_with(survey, 2, Ok(Answer::Surveyed(Vec::new())));
+    job.answer_with(survey, 2, Ok(surveyed(Vec::new())));
     assert_eq!(job.read_records(), [Output::Unfit(NodeIndex(1), refusal(13))]);
 }
 
@@ -350,4 +373,49 @@ fn a_node_that_could_not_write_a_decision_down_is_sent_it_again() {
     let outputs = job.answer_with(decide, 1, Err(refusal(Refusal::NO_ROOM)));
     assert_eq!(outputs.last(), Some(&Output::DecisionNoted(life)));
     assert_eq!(job.feed(Input::CheckpointFailed), [Output::Remind(nodes(&[1]))]);
+}
+
+// R34
+#[test]
+fn a_seat_is_taken_before_anything_is_changed_if_a_directory_does_not_know_it() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
+    let empty = Answer::Surveyed { found: vec![nothing()], seats: Known::default() };
+    job.answer_with(survey, 2, Ok(empty));
+    let seat = Seat { number: 2, id: CLAIMANT.id, parent: SEAT.id, is_inherited: true };
+    let outputs = job.read_records();
+    let question = number(&outputs, Question::Seat { seat, is_taken: false }, &ALL);
+    job.answer(question, &[0]);
+    job.answer_with(question, 2, Ok(Answer::Done));
+    let refused = job.answer_with(question, 1, Err(refusal(Refusal::NO_ROOM)));
+    // Half of three nodes are two, and the empty directory has no vote.
+    assert_eq!(refused.last(), Some(&Output::Unseated(Unseated::TooFew { known: 2, needed: 2 })));
+
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
+    job.answer_with(survey, 2, Ok(Answer::Surveyed { found: vec![nothing()], seats: Known::default() }));
+    let outputs = job.read_records();
+    let question = number(&outputs, Question::Seat { seat, is_taken: false }, &ALL);
+    assert_eq!(job.answer(question, &ALL), [Output::SeatTaken(seat)]);
+    // A node that is lost before the launcher's own directory knows the seat is asked again, like all others.
+    let outputs = job.feed(Input::KeeperLost(NodeIndex(1)));
+    let again = number(&outputs, Question::Survey, &[0, 2]);
+    assert_eq!(job.feed(Input::SeatHeld(seat)), []);
+    assert_eq!(job.answer_with(again, 0, Ok(surveyed(vec![whole()]))), []);
+}
+
+#[test]
+fn a_launcher_whose_seat_most_directories_do_not_know_begins_no_life() {
+    let mut job = Job::new();
+    let survey = job.survey(&[1]);
+    for node in ALL {
+        let seats = Known { taken: (node == 0).then_some(SEAT), tried: Vec::new() };
+        job.answer_with(survey, node, Ok(Answer::Surveyed { found: vec![whole()], seats }));
+    }
+    let unseated = Output::Unseated(Unseated::TooFew { known: 1, needed: 2 });
+    assert_eq!(job.read_records(), [unseated]);
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use drivers::udp::UdpConfig;
-use launcher::namespace::{NamespaceError, Namespaces};
+use launcher::spawn::namespace::{NamespaceError, Namespaces};
 use launcher::text;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};

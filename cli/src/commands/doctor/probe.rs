@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use launcher::mpi::environment;
-use launcher::pidfd::{PidFd, pid_of};
+use launcher::spawn::pidfd::{PidFd, pid_of};
 use nix::sys::signal::Signal;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;

@@ -212,7 +212,20 @@ impl Place {
         let is_free = |path: &Path| std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_ok());
         let entries = std::fs::read_dir(self.job()).into_iter().flatten().flatten();
         let of_nodes = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("lock-"));
-        is_free(&self.job().join("lock")) && of_nodes.into_iter().all(|entry| is_free(&entry.path()))
+        is_free(&self.job().join("lock"))
+            && of_nodes.into_iter().all(|entry| is_free(&entry.path()))
+            && !self.has_guards()
+    }
+
+    /// Whether a guard of a job here runs. It may be about to take the lock.
+    fn has_guards(&self) -> bool {
+        let folder = self.folder.path().display().to_string();
+        let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+        let mut lines = processes.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        lines.any(|line| {
+            let line = String::from_utf8_lossy(&line);
+            line.contains("\0__guard\0") && line.contains(&folder)
+        })
     }
 
     /// A file of a generation.

@@ -30,7 +30,7 @@ use super::super::limits::{COPY_SILENT_MAX, LATE_ANSWER_MAX, NODE_ANSWER_MAX, RE
 use super::super::nodes::Repairs;
 use super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::requests::NodeEffort;
-use super::super::storage::Records;
+use super::super::storage::{Records, Task};
 use super::super::wire::{Frame, ToKeeper};
 use super::Shell;
 use survey::PendingSurvey;
@@ -133,6 +133,8 @@ impl Shell<'_> {
                 nodes.into_iter().for_each(|node| self.keepers.send_frame(node, &frame));
             }
             Output::Surveyed { answers } => self.on_surveyed(&answers),
+            Output::SeatTaken(seat) => self.store.ask(Task::HoldSeat(seat)),
+            Output::Unseated(unseated) => self.on_unseated(unseated),
             Output::Unfit(node, refusal) => self.on_unfit_directory(node, refusal),
             Output::Busy { counter } => {
                 self.report_brought();
@@ -193,6 +195,7 @@ impl Shell<'_> {
         let nodes = self.nodes.as_ref()?;
         Some(match question {
             Question::Survey => nodes.survey.as_ref()?.task(self.sees()),
+            Question::Seat { seat, is_taken } => NodeTask::Seat { seat, is_taken },
             Question::Open(life) => NodeTask::Open { life },
             Question::Meet(life) => NodeTask::Meet { life, addresses: nodes.addresses.clone() },
             Question::Repair(generation) | Question::Rebuild(generation) => NodeTask::Repair { generation },
@@ -218,7 +221,9 @@ impl Shell<'_> {
     pub(super) fn on_node_done(&mut self, node: NodeIndex, number: u64, outcome: Result<NodeDone, Refusal>) {
         let answer = outcome.map(|done| {
             let answer = match &done {
-                NodeDone::Surveyed { found, .. } => Answer::Surveyed(found.clone()),
+                NodeDone::Surveyed { found, seats, .. } => {
+                    Answer::Surveyed { found: found.clone(), seats: seats.clone() }
+                }
                 NodeDone::Looked(found) => Answer::Looked(found.clone()),
                 NodeDone::GivenUp(account) => Answer::GivenUp(account.clone()),
                 _ => Answer::Done,

@@ -22,10 +22,11 @@ impl Shell<'_> {
             Event::Refused(question, refused) => self.report_refused(question, &refused),
             Event::Opened(answers) => self.note_protectors(answers),
             Event::Judged(reports) => self.note_judged(&reports),
-            Event::Repairing(generation, nodes) => {
+            Event::Repairing { generation, nodes, problems } => {
                 let names = self.names(&nodes);
+                let problems = words::problems(&self.keepers, &problems);
                 self.say(&format!(
-                    "generation {generation}: rebuilding what {names} had of it from what the others have"
+                    "generation {generation}: rebuilding what {names} had of it from what the others have{problems}"
                 ));
             }
             Event::Fetching(generation, nodes) => self.begin_fetch(generation, &nodes),

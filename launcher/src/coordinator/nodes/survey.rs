@@ -6,6 +6,7 @@ use ckpt_glue::job;
 use ckpt_glue::names::{GenerationId, NodeIndex};
 use ckpt_glue::protection::Terms;
 use ckpt_glue::protection::nodes::{Input, Records as Read, Refusal, Survey};
+use ckpt_glue::protection::seat::{Claimant, Unseated};
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
 use store::{Decision, StoreError};
@@ -49,6 +50,9 @@ impl PendingSurvey {
 impl Shell<'_> {
     /// The store has been fenced: surveys the nodes.
     pub(in super::super) fn begin_survey(&mut self, counter: u32, nonce: u64, records: Records) {
+        let is_new = records.decisions.is_empty() && records.damaged_lives.is_empty();
+        let (held, authority) = (records.held, self.plan.authority);
+        let claimant = Claimant { held, authority, is_new, id: nonce };
         let survey =
             PendingSurvey { counter, records, offered: Default::default(), is_repairing_records: false };
         let generations = survey.generations();
@@ -57,7 +61,7 @@ impl Shell<'_> {
             nodes.survey = Some(survey);
             nodes.repairs = Repairs::default();
         }
-        self.feed_nodes(Input::Survey(Survey { counter, nonce, generations, terms, is_first }));
+        self.feed_nodes(Input::Survey(Survey { counter, nonce, generations, terms, claimant, is_first }));
     }
 
     /// A job begins only where all its nodes see the directory of its copies. Later a node that does not costs copies, not the job.
@@ -102,6 +106,28 @@ impl Shell<'_> {
             (node, StoreError::LifeTaken { counter }.into())
         };
         self.feed_nodes(Input::Records(Read::Agree(ahead.into_iter().map(taken).collect())));
+    }
+
+    /// R34: somebody else may have the job, or too few directories know who has it.
+    pub(super) fn on_unseated(&mut self, unseated: Unseated) {
+        let nodes = self.layout.nodes();
+        let problem = match unseated {
+            Unseated::TooFew { known, needed } => {
+                format!(
+                    "{known} of {nodes} nodes have a directory that knows which launcher had the job last, and {needed} have to know it"
+                )
+            }
+            Unseated::Disputed => format!(
+                "two launchers have tried to take over the job, and these {nodes} nodes do not say which of them did"
+            ),
+        };
+        if self.job.status().life.is_none() {
+            let job = self.plan.directory.clone();
+            self.end.unfit.get_or_insert(LauncherError::Unseated { problem, job });
+        } else {
+            self.end.verdict.get_or_insert(Verdict { words: problem, exit_code: None });
+            self.stop();
+        }
     }
 
     pub(super) fn on_unfit_directory(&mut self, node: NodeIndex, refusal: Refusal) {

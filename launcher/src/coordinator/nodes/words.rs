@@ -14,6 +14,7 @@ use crate::text;
 pub(super) fn question(question: Question) -> String {
     match question {
         Question::Survey => "what the nodes have".to_owned(),
+        Question::Seat { .. } => "who has the job, on its nodes".to_owned(),
         Question::Decide(life) => format!("the decision about life {life}, on its nodes"),
         Question::Commit(generation) => format!("the commit record of generation {generation}, on its nodes"),
         Question::Open(_) | Question::Meet(_) => {
@@ -42,6 +43,13 @@ pub(super) fn rebuilt(rebuilt: Rebuilt) -> String {
         "{files} files, {pages} damaged pages, {parity_pages} pages of parity and {records} records were rebuilt from {}",
         text::bytes(received_bytes)
     )
+}
+
+/// Why images of nodes cannot be restored, in brackets; nothing if no node knows a reason.
+pub(super) fn problems(keepers: &Keepers, problems: &BTreeMap<NodeIndex, String>) -> String {
+    let of = |(node, problem): (&NodeIndex, &String)| format!("{}: {problem}", keepers.name(*node));
+    let all: Vec<String> = problems.iter().map(of).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
 }
 
 /// Why a generation cannot be restored. `None`: it can be, or could be if its nodes were rebuilt.

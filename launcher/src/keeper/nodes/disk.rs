@@ -109,8 +109,11 @@ impl Disk {
                     asked.push(manifest.generation);
                 }
                 let known = known_besides(&mut directory, &decisions, &asked)?;
-                return Ok(NodeDone::Surveyed { found, known, beside: self.beside() });
+                // One that cannot be read knows no seat: it has no vote.
+                let seats = directory.seats().unwrap_or_default();
+                return Ok(NodeDone::Surveyed { found, seats, known, beside: self.beside() });
             }
+            NodeTask::Seat { seat, is_taken } => self.open()?.note_seat(seat, is_taken)?,
             NodeTask::Look(manifest) => {
                 let mut directory = self.open()?;
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
@@ -219,7 +222,7 @@ impl Disk {
             Err(StoreError::Storage(StorageError::NotFound { .. })) => {
                 drop(JobDirectory::create(storage, &file)?);
             }
-            Err(StoreError::Record { .. } | StoreError::Storage(StorageError::TooLong { .. })) => {
+            Err(error) if is_damaged(&error) => {
                 // It is a copy of the launcher's. No generation needs it, so a disk that does not take it costs none.
                 let _ = JobDirectory::renew(storage, &file);
             }
@@ -251,6 +254,18 @@ impl Disk {
             None => (damage.is_none(), damage.is_none()),
         };
         Ok(Found { problem: damage.map(|damage| damage.error.to_string()), is_whole, has_some })
+    }
+}
+
+/// A record is there that says nothing.
+fn is_damaged(error: &StoreError) -> bool {
+    match error {
+        StoreError::Record { .. } => true,
+        StoreError::Storage(error) => {
+            error.is_unreadable()
+                || matches!(error, StorageError::TooLong { .. } | StorageError::Short { .. })
+        }
+        _ => false,
     }
 }
 

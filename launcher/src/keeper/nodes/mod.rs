@@ -97,6 +97,12 @@ impl OwnDirectory {
 
 impl Shell {
     pub(super) fn on_node_task(&mut self, number: u64, task: NodeTask) {
+        if let Some(task) = self.lock.keep(number, task) {
+            self.begin_node_task(number, task);
+        }
+    }
+
+    pub(super) fn begin_node_task(&mut self, number: u64, task: NodeTask) {
         let Some(own) = &mut self.own else { return };
         let mut ended = None;
         if matches!(task, NodeTask::Settle { .. }) {

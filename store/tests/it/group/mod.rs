@@ -3,14 +3,14 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use store::image::{Base, ImageReader};
 use store::job::{CommitRequest, Depth, ImageClaim, JobDirectory};
 use store::protect::{Group, Member, Others, PageAnswer, ProtectError, Served, Strip, Wanted};
 use store::record::Content;
-use store::storage::{DirectoryEntry, Fault};
+use store::storage::{DirectoryEntry, Fault, Operation};
 use store::{
     CheckpointSettings, GenerationId, JobFile, Manifest, Memory, Section, Storage, StorageError, StoreError,
 };
@@ -39,11 +39,21 @@ impl Fuse {
 pub(crate) struct Disk {
     pub(crate) memory: Rc<RefCell<Memory>>,
     fuse: Fuse,
+    /// Files and bytes in them that the device does not give, until another file takes the name.
+    bad: Rc<RefCell<BTreeSet<(String, u64)>>>,
 }
 
 impl Disk {
     pub(crate) fn new(memory: Memory, fuse: &Fuse) -> Disk {
-        Disk { memory: Rc::new(RefCell::new(memory)), fuse: fuse.clone() }
+        Disk { memory: Rc::new(RefCell::new(memory)), fuse: fuse.clone(), bad: Rc::default() }
+    }
+
+    pub(crate) fn lose_byte(&self, path: &str, offset: u64) {
+        self.bad.borrow_mut().insert((path.to_owned(), offset));
+    }
+
+    fn forget(&self, path: &str) {
+        self.bad.borrow_mut().retain(|(bad, _)| bad != path);
     }
 
     fn change(&self) {
@@ -87,6 +97,7 @@ impl Storage for Disk {
     }
     fn rename(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
         self.change();
+        self.forget(to);
         self.memory.borrow_mut().rename(from, to)
     }
     fn publish(&mut self, from: &str, to: &str) -> Result<(), StorageError> {
@@ -95,6 +106,7 @@ impl Storage for Disk {
     }
     fn remove_file(&mut self, path: &str) -> Result<(), StorageError> {
         self.change();
+        self.forget(path);
         self.memory.borrow_mut().remove_file(path)
     }
     fn remove_directory(&mut self, path: &str) -> Result<(), StorageError> {
@@ -105,6 +117,10 @@ impl Storage for Disk {
         self.memory.borrow_mut().length(path)
     }
     fn read_range(&mut self, path: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        let end = offset + into.len() as u64;
+        if self.bad.borrow().iter().any(|(bad, at)| bad == path && (offset..end).contains(at)) {
+            return Err(StorageError::Device { operation: Operation::Read, path: path.to_owned() });
+        }
         self.memory.borrow_mut().read_range(path, offset, into)
     }
     fn list(&mut self, path: &str) -> Result<Vec<DirectoryEntry>, StorageError> {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ckpt_glue::control::stream;
 use ckpt_glue::{ControlKey, JobConfig};
-use store::record::{Content, Copied};
+use store::record::{Content, Copied, Seats};
 use store::{CommitRecord, Decision, End, JobFile, Manifest};
 use transport::wire::Frame;
 
@@ -173,6 +173,7 @@ fn manifests() {
             |bytes| CommitRecord::parse(bytes).is_ok(),
             |bytes| Decision::parse(bytes).is_ok(),
             |bytes| End::parse(bytes).is_ok(),
+            |bytes| Seats::parse(bytes).is_ok(),
             |bytes| Copied::parse(bytes).is_ok(),
             |bytes| Content::parse(bytes).is_ok(),
         ],

@@ -8,6 +8,7 @@ use ckpt_glue::control::{
     PortEntry, Registration, Source, Watch, stream,
 };
 use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request};
+use ckpt_glue::protection::seat::{Known, Seat};
 use ckpt_glue::{Control, ControlKey, ExitStatus, JobConfig, Layout, NodeIndex, Party};
 use drivers::capture::pcapng::{self, Direction, Packet};
 use store::delta::ContentName;
@@ -16,6 +17,7 @@ use store::packets::KeyUse;
 use store::protect::{Extent, Piece};
 use store::record::{
     BaseCopy, Content, ContentFile, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, ManifestImage,
+    Seats,
 };
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, GenerationId, Identity, ImageDigest, JobFile, Manifest,
@@ -270,6 +272,8 @@ fn record_seeds() -> Vec<Seed> {
     let piece = |offset, page| Piece { offset, bytes: 5000, series: 77, page };
     let extents = vec![Extent { piece: piece(0, 9), place: 4 }, Extent { piece: piece(6000, 20), place: 1 }];
     let of_file = ContentFile { name: "image".to_owned(), bytes: 11_500, digest: ImageDigest(6), extents };
+    let seat = |number, is_inherited| Seat { number, id: number.into(), parent: 7, is_inherited };
+    let known = Known { taken: Some(seat(3, true)), tried: vec![seat(4, false), seat(5, true)] };
     let content = Content { job: JOB, generation, node: 1, files: vec![of_file] };
     vec![
         ("manifest".to_owned(), bytes),
@@ -277,6 +281,7 @@ fn record_seeds() -> Vec<Seed> {
         ("decision-fresh".to_owned(), decision(None)),
         ("decision-restart".to_owned(), decision(Some(generation))),
         ("end".to_owned(), End { job: JOB, life: LIFE, ended_unix_ms: 1_700_000_000_000 }.emit()),
+        ("seats".to_owned(), Seats { job: JOB, known }.emit()),
         ("copied".to_owned(), plain),
         ("copied-sealed".to_owned(), sealed),
         ("content".to_owned(), content.emit()),

@@ -11,8 +11,8 @@ use process::state::ProcessState;
 use store::{Directory, GenerationId, JobDirectory, StoreError, kinds};
 use transport::Rank;
 
-use super::Program;
 use super::namespace::Wanted;
+use crate::Program;
 use crate::error::LauncherError;
 
 /// The loader's variable with libraries that come before all others.
@@ -69,7 +69,7 @@ pub fn library(program: &Program) -> Option<PathBuf> {
 
 /// The program and the ids that an image restores. The program is the executable that ran, which may be the interpreter of the program that a person
 /// named. `None`: the image is of a program that names its own points.
-pub(super) fn restored(
+pub(crate) fn restored(
     program: &Program,
     directory: &mut JobDirectory<Directory>,
     generation: GenerationId,

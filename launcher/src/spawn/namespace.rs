@@ -472,7 +472,7 @@ fn raise_right() -> Result<(), Errno> {
 
 fn quiet(mut command: Command) -> Command {
     command.arg(FIRST_COMMAND).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    super::end_with_launcher(&mut command, Signal::SIGKILL);
+    super::process::end_with_launcher(&mut command, Signal::SIGKILL);
     command
 }
 

@@ -24,12 +24,12 @@ use nix::unistd::{Pid, getppid};
 use store::{Directory, JobDirectory};
 use transport::JobId;
 
-use super::limits::GUARD_GRACE;
-use super::mappings;
 use super::pidfd::PidFd;
-use super::registry;
-use super::succession::SuccessorOrder;
 use crate::error::LauncherError;
+use crate::limits::GUARD_GRACE;
+use crate::mpi::mappings;
+use crate::registry;
+use crate::succession::SuccessorOrder;
 
 /// Longest wait for killed processes to be gone: one that is in the kernel ends when it leaves it.
 const GONE_MAX: Duration = Duration::from_secs(2);
@@ -331,9 +331,9 @@ fn clean(job: &str, directory: PathBuf) {
     };
     registry::remove_abandoned(id);
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
-        eprintln!(
-            "stillwire: the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
-        );
+        crate::print_message(format_args!(
+            "the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
+        ));
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
-use super::limits::{DESCRIPTORS_BESIDE, DESCRIPTORS_PER_RANK};
 use crate::error::LauncherError;
+use crate::limits::{DESCRIPTORS_BESIDE, DESCRIPTORS_PER_RANK};
 
 /// How many descriptors a process may have: now, and at most if it asks.
 pub(crate) type Descriptors = (rlim_t, rlim_t);

@@ -1,0 +1,234 @@
+//! Which launcher may begin a life of a job whose nodes have directories of their own (R34).
+//!
+//! Two launchers that work in one directory exclude each other by its lock. A launcher that begins in another directory, after the host of the first one
+//! was lost, shares only the nodes' directories with it. So these have to know who has the job: each of them, and the launcher's own directory, has a record
+//! of its *seat*. A seat is taken anew whenever it passes to another launcher's directory, and whenever a node gets another directory. Both change who
+//! has to be asked the next time.
+//!
+//! A launcher begins a life only if enough directories know the seat that it builds on, and have its own one durably before a rank runs. Half of the
+//! nodes are enough for the directory that holds the seat, more than half for any other one. So any two have asked one directory in common, and the later
+//! one learns of the earlier one.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::NodeIndex;
+use crate::sabotage::{Rule, Sabotage};
+
+/// The right to begin lives, as a directory knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Seat {
+    /// Larger than that of every seat that its launcher knew.
+    pub number: u32,
+    /// Random, so that no two seats are equal.
+    pub id: u64,
+    /// That of the seat that it was taken from; 0 for the first one.
+    pub parent: u64,
+    /// Half of the nodes were enough to take it: its directory held the seat before.
+    pub is_inherited: bool,
+}
+
+/// The seats that the directory of a node knows.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Known {
+    /// The last one that is known to have been taken.
+    pub taken: Option<Seat>,
+    /// Those that a launcher has begun to take since, oldest first.
+    pub tried: Vec<Seat>,
+}
+
+impl Known {
+    /// A launcher begins to take a seat.
+    pub fn attempt(&mut self, seat: Seat) {
+        if !self.has(seat.id) {
+            self.tried.push(seat);
+        }
+    }
+
+    /// A seat was taken: what anybody tried before has no meaning any more.
+    pub fn confirm(&mut self, seat: Seat) {
+        *self = Known { taken: Some(seat), tried: Vec::new() };
+    }
+
+    /// All of them, oldest first.
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = Seat> + '_ {
+        self.taken.iter().chain(&self.tried).copied()
+    }
+
+    fn has(&self, id: u64) -> bool {
+        self.all().any(|seat| seat.id == id)
+    }
+}
+
+/// The seat known by each directory that was asked; none by an empty one.
+pub type Found = BTreeMap<NodeIndex, Known>;
+
+/// A launcher that is about to begin a life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimant {
+    /// The seat that its own directory holds.
+    pub held: Option<Seat>,
+    /// Who says that directories which were not found are gone for good.
+    pub authority: Authority,
+    /// No life of the job was decided yet.
+    pub is_new: bool,
+    /// Fresh random bits.
+    pub id: u64,
+}
+
+/// Who says that directories which were not found are gone for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Authority {
+    /// Nobody: enough of them must be there.
+    Votes,
+    /// A person, who has named the hosts of the job or a copy to begin from.
+    Person,
+}
+
+/// What a claimant may do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// This seat, once it is taken; `None`: the one that is held.
+    pub seat: Option<Seat>,
+    quorums: Vec<Quorum>,
+}
+
+/// Nodes of which a number has to know a seat before a rank runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Quorum {
+    /// Their directories know the seat before it.
+    voters: BTreeSet<NodeIndex>,
+    needed: u32,
+}
+
+impl Claim {
+    /// How many directories have to know the seat.
+    #[must_use]
+    pub fn needed(&self) -> u32 {
+        self.quorums.iter().map(|quorum| quorum.needed).max().unwrap_or(0)
+    }
+
+    /// Whether the seat is taken when these nodes have it durably.
+    #[must_use]
+    pub fn is_taken(&self, knowing: &BTreeSet<NodeIndex>, sabotage: Sabotage) -> bool {
+        let has = |quorum: &Quorum| count(quorum.voters.intersection(knowing)) >= quorum.needed;
+        self.seat.is_none() || self.quorums.iter().all(has) || sabotage.is_out(Rule::SeatUnknown)
+    }
+}
+
+/// Why a launcher may not begin a life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unseated {
+    /// Too few of the nodes' directories know the newest seat.
+    TooFew {
+        /// So many do.
+        known: u32,
+        /// So many must.
+        needed: u32,
+    },
+    /// Two launchers have tried to take the seat, and it cannot be seen which of them has it.
+    Disputed,
+}
+
+fn count<T>(items: impl IntoIterator<Item = T>) -> u32 {
+    u32::try_from(items.into_iter().count()).unwrap_or(u32::MAX)
+}
+
+fn half(nodes: u32) -> u32 {
+    nodes.div_ceil(2)
+}
+
+fn majority(nodes: u32) -> u32 {
+    nodes / 2 + 1
+}
+
+/// How many of those who knew its parent have to know a seat before it is taken.
+fn needed(seat: &Seat, nodes: u32) -> u32 {
+    if seat.is_inherited { half(nodes) } else { majority(nodes) }
+}
+
+fn all(found: &Found, held: Option<Seat>) -> impl Iterator<Item = Seat> + '_ {
+    found.values().flat_map(Known::all).chain(held)
+}
+
+/// Whether this seat may have been taken, by what was found. Every node without a word against it may know it.
+fn may_be_taken(seat: &Seat, nodes: u32, found: &Found) -> bool {
+    let against = found.values().filter(|known| known.has(seat.parent) && !known.has(seat.id));
+    nodes.saturating_sub(count(against)) >= needed(seat, nodes)
+}
+
+/// Whether this seat was taken for certain, by what was found.
+fn is_taken(seat: &Seat, nodes: u32, found: &Found) -> bool {
+    let is_first = seat.parent == 0;
+    let votes = found.values().filter(|known| known.has(seat.id) && (is_first || known.has(seat.parent)));
+    found.values().any(|known| known.taken == Some(*seat)) || count(votes) >= needed(seat, nodes)
+}
+
+/// The newest seat that may have been taken.
+fn newest(nodes: u32, held: Option<Seat>, found: &Found) -> Result<Option<Seat>, Unseated> {
+    let seats: BTreeSet<Seat> = all(found, held).collect();
+    let mut newest: Option<Seat> = None;
+    for seat in seats.into_iter().rev() {
+        if newest.is_some_and(|newest| newest.number > seat.number) {
+            break;
+        }
+        let is_held = held == Some(seat);
+        if !is_held && !may_be_taken(&seat, nodes, found) {
+            continue;
+        }
+        match newest {
+            // What is held was taken, so no other one of that number was.
+            Some(other) if held == Some(other) => {}
+            Some(_) if !is_held => return Err(Unseated::Disputed),
+            _ => newest = Some(seat),
+        }
+    }
+    Ok(newest)
+}
+
+/// Decides whether a life may begin on these nodes' directories, and with which seat.
+///
+/// # Errors
+/// [`Unseated`]
+pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) -> Result<Claim, Unseated> {
+    let Claimant { held, authority, is_new, id } = claimant;
+    let newest = newest(nodes, held, found)?;
+    if newest.is_none() && !is_new && authority == Authority::Votes {
+        return Err(Unseated::TooFew { known: 0, needed: majority(nodes) });
+    }
+    let mut quorums = Vec::new();
+    // A seat that may not have been taken binds nobody who knows only the one before it: those have to agree as well.
+    let mut base = newest;
+    loop {
+        let knows =
+            |known: &Known| base.is_none_or(|base| known.has(base.id)) || sabotage.is_out(Rule::SeatStale);
+        let voters: BTreeSet<NodeIndex> =
+            found.iter().filter(|(_, known)| knows(known)).map(|(node, _)| *node).collect();
+        let is_holder = base == held || sabotage.is_out(Rule::SeatByHalf);
+        let mut needed = if is_holder { half(nodes) } else { majority(nodes) };
+        let known = count(&voters);
+        if authority == Authority::Person {
+            needed = needed.min(known);
+        }
+        if known < needed {
+            return Err(Unseated::TooFew { known, needed });
+        }
+        quorums.push(Quorum { voters, needed });
+        let Some(seat) = base.filter(|seat| held != Some(*seat) && !is_taken(seat, nodes, found)) else {
+            break;
+        };
+        if seat.parent == 0 {
+            break;
+        }
+        let before = all(found, held).find(|known| known.id == seat.parent);
+        base = Some(before.ok_or(Unseated::TooFew { known: 0, needed: majority(nodes) })?);
+    }
+    let is_current = |known: &Known| known.all().next_back() == newest;
+    let keeps = held.is_some() && held == newest && count(found) == nodes && found.values().all(is_current);
+    let last = all(found, held).map(|seat| seat.number).max().unwrap_or(0);
+    let parent = newest.map_or(0, |newest| newest.id);
+    let seat = Seat { number: last.saturating_add(1), id, parent, is_inherited: newest == held };
+    Ok(Claim { seat: (!keeps).then_some(seat), quorums })
+}

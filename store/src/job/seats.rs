@@ -1,0 +1,62 @@
+//! The seats of a job, as its directories know them (rule 34).
+
+use ckpt_glue::protection::seat::{Known, Seat};
+
+use super::JobDirectory;
+use super::names;
+use crate::error::{RecordError, StoreError};
+use crate::limits::SEATS_MAX;
+use crate::record::Seats;
+use crate::storage::{Storage, StorageError};
+
+impl<S: Storage> JobDirectory<S> {
+    /// The seats that this node's directory knows; none if it is new, or was made by an older build.
+    pub fn seats(&mut self) -> Result<Known, StoreError> {
+        self.read_seats(names::SEATS)
+    }
+
+    /// Notes a seat in this node's directory, durably. Writing it again is no error.
+    pub fn note_seat(&mut self, seat: Seat, is_taken: bool) -> Result<(), StoreError> {
+        // One that cannot be read has no vote, and may be replaced.
+        let before = self.seats().unwrap_or_default();
+        let mut known = before.clone();
+        if is_taken {
+            known.confirm(seat);
+        } else {
+            known.attempt(seat);
+        }
+        if known.tried.len() > SEATS_MAX {
+            let error =
+                RecordError::TooMany { what: "tried", count: known.tried.len(), count_max: SEATS_MAX };
+            return Err(StoreError::Record { path: names::SEATS.to_owned(), error });
+        }
+        if known == before { Ok(()) } else { self.write_seats(names::SEATS, known) }
+    }
+
+    /// The seat that the launcher of this directory holds, if it holds one.
+    pub fn held_seat(&mut self) -> Result<Option<Seat>, StoreError> {
+        Ok(self.read_seats(names::HELD_SEAT)?.taken)
+    }
+
+    /// The launcher of this directory has taken a seat.
+    pub fn hold_seat(&mut self, seat: Seat) -> Result<(), StoreError> {
+        self.write_seats(names::HELD_SEAT, Known { taken: Some(seat), tried: Vec::new() })
+    }
+
+    fn read_seats(&mut self, path: &str) -> Result<Known, StoreError> {
+        let seats = match self.read_record(path, Seats::parse) {
+            Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(Known::default()),
+            read => read?,
+        };
+        if seats.job != self.job {
+            let error = RecordError::WrongJob { expected: self.job, found: seats.job };
+            return Err(StoreError::Record { path: path.to_owned(), error });
+        }
+        Ok(seats.known)
+    }
+
+    fn write_seats(&mut self, path: &str, known: Known) -> Result<(), StoreError> {
+        let record = Seats { job: self.job, known }.emit();
+        self.replace_record(path, &names::temporary(path), &record)
+    }
+}
