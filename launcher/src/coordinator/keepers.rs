@@ -220,6 +220,11 @@ impl Keepers {
         self.all.get(&node).is_some_and(|keeper| keeper.is_ready)
     }
 
+    /// Whether another host has got the place of its node since all ranks ran last.
+    pub(super) fn is_moved(&self, node: NodeIndex) -> bool {
+        self.all.get(&node).is_some_and(|keeper| keeper.is_moved)
+    }
+
     pub(super) fn any_runs(&self) -> bool {
         self.all.values().any(|keeper| keeper.running.is_some())
     }
