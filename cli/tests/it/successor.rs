@@ -166,6 +166,22 @@ fn another_host_continues_the_job_of_a_lost_launcher() {
 }
 
 #[test]
+fn a_spare_host_takes_the_place_of_the_lost_launchers_host() {
+    let hosts = "localhost:2@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3";
+    let job = Job::run(&["--hosts", hosts, "--spare-hosts", "e@127.0.0.5"]);
+    job.lose_first();
+    std::fs::remove_dir_all(job.directory(0)).expect("a directory");
+    wait_until("a candidate begins", || !job.begun().is_empty());
+    assert_eq!(job.begun(), [1]);
+    let mut watching = job.attach(1);
+    watching.wait_for("127.0.0.1 does not answer: e takes its place");
+    watching.wait_for("all ranks run");
+    watching.wait_for("committed");
+    job.place.let_end();
+    verified(&watching.finish());
+}
+
+#[test]
 fn a_successor_that_is_lost_with_its_host_has_one_too() {
     let job = Job::run(&["--hosts", HOSTS, "--spare-hosts", "e@127.0.0.5", "--on-host-loss", "spread"]);
     job.lose_first();
