@@ -267,7 +267,8 @@ fn a_launcher_that_comes_back_leaves_the_job_to_its_successor() {
 #[test]
 fn without_a_majority_a_successor_gives_up() {
     let hosts = "localhost:2@127.0.0.1,b:1@127.0.0.2,c:1@127.0.0.3";
-    let job = Job::run(&["--hosts", hosts, "--successor-tries", "5s"]);
+    // An attempt waits for logins for so long.
+    let job = Job::run(&["--hosts", hosts, "--successor-tries", "5s", "--start-timeout", "5s"]);
     job.lose("c");
     job.lose_first();
     wait_until("a candidate begins", || !job.begun().is_empty());
