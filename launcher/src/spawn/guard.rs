@@ -318,7 +318,7 @@ impl Notes {
 fn clean(job: &str, directory: PathBuf) {
     let Ok(id) = u128::from_str_radix(job, 16).map(JobId) else { return };
     // A launcher that lives removes its own; one that was killed has left its job's directory behind.
-    let Ok(storage) = Directory::open(directory) else { return registry::remove_abandoned(id) };
+    let Ok(storage) = Directory::open(directory) else { return registry::remove(id) };
     // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
     // longer, it is a launcher's that lives, and cleans up by itself.
     let until = Instant::now() + LOCK_MAX;
@@ -329,7 +329,7 @@ fn clean(job: &str, directory: PathBuf) {
             Err(_) => return,
         }
     };
-    registry::remove_abandoned(id);
+    registry::remove(id);
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
         crate::print_message(format_args!(
             "the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
