@@ -15,6 +15,7 @@
 mod addresses;
 mod coordinator;
 pub mod error;
+mod events;
 mod flush;
 pub mod input;
 mod keeper;
@@ -44,7 +45,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,7 +54,6 @@ use ckpt_glue::names::NodeIndex;
 use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use client::launch::salt;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use store::image::ImageKey;
@@ -356,20 +355,6 @@ pub struct Verdict {
     pub words: String,
     /// The program's own exit code, if it is that of a process.
     pub exit_code: Option<u8>,
-}
-
-fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
-}
-
-/// How long `epoll` is to wait.
-fn epoll_timeout(left: Option<Duration>) -> EpollTimeout {
-    match left {
-        None => EpollTimeout::NONE,
-        Some(Duration::ZERO) => EpollTimeout::ZERO,
-        // Rounded up, so that a deadline has passed when we look.
-        Some(left) => EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX),
-    }
 }
 
 /// Signals that end a process do so again.

@@ -9,7 +9,7 @@
 //! - The host of a node is cut off from the launcher that runs the job: its lease ends, and the lock is free. The other ranks run on while more than half
 //!   of the nodes are there (R31).
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use ckpt_glue::protection::seat::{Authority, Claimant, Found, Known, Seat, claim};
 use ckpt_glue::{NodeIndex, Rule, Sabotage};
@@ -41,7 +41,7 @@ pub struct Findings {
 }
 
 /// A directory of a node.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Directory {
     /// None: an empty one that may become that of any node.
     node: Option<u32>,
@@ -49,14 +49,14 @@ struct Directory {
     lock: Option<usize>,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Launcher {
     held: Option<Seat>,
     /// Its ranks run.
     runs: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct State {
     directories: Vec<Directory>,
     launchers: Vec<Launcher>,
@@ -74,7 +74,7 @@ type Way = (State, Vec<String>);
 pub fn search(bounds: Bounds, sabotage: Sabotage) -> Findings {
     let mut findings = Findings::default();
     let begin = State::begin(bounds);
-    let mut seen = HashSet::from([begin.clone()]);
+    let mut seen = BTreeSet::from([begin.clone()]);
     let mut open: Vec<Way> = vec![(begin, Vec::new())];
     while let Some((state, steps)) = open.pop() {
         for (step, next) in state.steps(bounds, sabotage, &mut findings) {

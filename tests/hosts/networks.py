@@ -9,6 +9,8 @@ import subprocess
 CONTROL, DATA = "control", "data"
 NETWORKS = {CONTROL: 78, DATA: 79}
 
+MTU_USUAL = 1500
+
 # Directions, from the host's point of view.
 OUT, IN = "out", "in"
 HOOKS = {OUT: "ingress", IN: "egress"}
@@ -33,11 +35,13 @@ def port(network, number):
 class Networks:
     """Faults belong to the cable: they outlast a reboot of the host."""
 
-    def __init__(self, nft):
+    def __init__(self, nft, mtu):
+        """`mtu`: bytes of the longest packet of frames; the remote shell has Ethernet's usual 1,500."""
         self.nft = nft
+        self.mtus = {CONTROL: MTU_USUAL, DATA: mtu}
         self.cuts, self.drops = set(), set()
         for network in NETWORKS:
-            tool("ip", "link", "add", network, "type", "bridge")
+            tool("ip", "link", "add", network, "mtu", str(self.mtus[network]), "type", "bridge")
             tool("ip", "link", "set", network, "up")
         self.filter("add table netdev faults")
 
@@ -52,7 +56,8 @@ class Networks:
             at_bridge = port(network, number)
             # A host that reboots keeps its hardware address.
             hardware = f"02:00:00:00:{octet:02x}:{number:02x}"
-            tool("ip", "link", "add", at_bridge, "type", "veth", "peer", "name", network, "address", hardware, "netns", str(pid))
+            mtu = ["mtu", str(self.mtus[network])]
+            tool("ip", "link", "add", at_bridge, *mtu, "type", "veth", "peer", "name", network, *mtu, "address", hardware, "netns", str(pid))
             tool("ip", "link", "set", at_bridge, "master", network)
             if (network, number) not in self.cuts:
                 tool("ip", "link", "set", at_bridge, "up")

@@ -15,7 +15,7 @@ from faults import KINDS
 from host import DISK_BYTES, IMAGES_HELD, Host, wait_until
 from job import RANKS, Failure, Job
 from lives import recovery, two_lives
-from networks import DATA, NETWORKS, Networks, address, tool
+from networks import DATA, MTU_USUAL, NETWORKS, Networks, address, tool
 
 SPARES = 2
 
@@ -41,7 +41,7 @@ class Cluster:
     """The login host, the hosts of the job's nodes, and spares."""
 
     def __init__(self, options, place):
-        self.place, self.networks = place, Networks(options.nft)
+        self.place, self.networks = place, Networks(options.nft, options.mtu)
         for folder in ("disks", "etc", "home", "logs"):
             os.mkdir(os.path.join(place, folder))
         self.write_settings(options)
@@ -209,7 +209,9 @@ class Round:
 
     def of_size(self):
         parity = f" --parity {self.options.parity}" if self.options.parity else ""
-        return f" --bytes {self.options.bytes} --nodes {self.options.nodes}{parity}" if self.options.bytes or self.options.nodes != 3 else parity
+        mtu = f" --mtu {self.options.mtu}" if self.options.mtu != MTU_USUAL else ""
+        size = f" --bytes {self.options.bytes} --nodes {self.options.nodes}" if self.options.bytes or self.options.nodes != 3 else ""
+        return size + parity + mtu
 
     def report(self):
         what = f"{self.kind}, seed {self.seed}: {self.what or 'nothing was done to it'}"
@@ -237,6 +239,7 @@ def parser():
     found.add_argument("--bytes", type=int, default=0, help="memory of each rank")
     found.add_argument("--nodes", type=int, default=3, choices=(3, 4))
     found.add_argument("--parity")
+    found.add_argument("--mtu", type=int, default=MTU_USUAL, help="bytes of the longest packet of frames")
     found.add_argument("--place", required=True, help="where the hosts' files lie")
     for name in ("stillwire", "provider", "program", "ssh", "keygen"):
         found.add_argument(f"--{name}", required=True)

@@ -127,7 +127,7 @@ def main():
 
 def words(options):
     """Options of one round, but its seed and kind."""
-    found = ["--bytes", str(options.bytes), "--nodes", str(options.nodes)]
+    found = ["--bytes", str(options.bytes), "--nodes", str(options.nodes), "--mtu", str(options.mtu)]
     found += ["--parity", options.parity] if options.parity else []
     found += [f"--{name}" for name in ("spares", "quick", "keep") if getattr(options, name)]
     for name in ("place", "stillwire", "provider", "program", "ssh", "keygen", "sshd", "nft"):

@@ -18,7 +18,7 @@ use crate::names::NodeIndex;
 use crate::sabotage::{Rule, Sabotage};
 
 /// The right to begin lives, as a directory knows it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Seat {
     /// Larger than that of every seat that its launcher knew.
     pub number: u32,
@@ -31,7 +31,7 @@ pub struct Seat {
 }
 
 /// The seats that the directory of a node knows.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Known {
     /// The last one that is known to have been taken.
     pub taken: Option<Seat>,

@@ -9,11 +9,12 @@ use nix::sys::epoll::EpollEvent;
 use store::{GenerationId, Manifest};
 use transport::Life;
 
+use super::super::Plan;
+use super::super::events::epoll_timeout;
 use super::super::flush::{Copied, CopyEvent, Flusher};
 use super::super::limits::{COPY_NEWS_EVERY, EVENTS_PER_ROUND};
 use super::super::notice::{CopyNotice, Notice};
 use super::super::storage::Task;
-use super::super::{Plan, epoll_timeout};
 use super::Shell;
 use super::parts::Parts;
 use crate::error::LauncherError;
@@ -140,7 +141,7 @@ impl Shell<'_> {
         let mut events = vec![EpollEvent::empty(); EVENTS_PER_ROUND];
         let before = self.end.stops;
         // Fails only for a descriptor that is being closed.
-        let _ = self.keepers.watch_links(self.events.epoll());
+        let _ = self.keepers.watch_links(&self.events);
         let count = self.events.wait(&mut events, epoll_timeout(Some(limit))).unwrap_or(0);
         for event in &events[..count] {
             self.on_event(event.data(), event.events());

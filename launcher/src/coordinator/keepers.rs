@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::names::NodeIndex;
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::Signal;
 
+use super::super::events::Events;
 use super::super::keeper::environment_for_others;
 use super::super::limits::{
     GIVE_UP_MAX, KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX,
@@ -21,7 +22,8 @@ use super::super::succession::SuccessorPlace;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
 use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
-use super::super::{Node, Plan, Saves, watch};
+use super::super::{Node, Plan, Saves};
+use super::Source;
 use crate::error::LauncherError;
 use crate::spawn::process::{end_with_launcher, non_blocking};
 use crate::spawn::remote_shell::{ShellMessages, keeper_command, may_pass};
@@ -235,8 +237,7 @@ impl Keepers {
         node: NodeIndex,
         plan: &Plan,
         (key, shows_parts, terminal): ([u8; 16], bool, Option<TerminalSpec>),
-        epoll: &Epoll,
-        token: u64,
+        events: &mut Events<Source>,
     ) -> Result<(), LauncherError> {
         let Some(keeper) = self.all.get_mut(&node) else { return Ok(()) };
         let place = &keeper.place;
@@ -258,7 +259,7 @@ impl Keepers {
         let messages = child.stderr.take().map(ShellMessages::print).transpose().map_err(failed)?;
         let pipe = |fd: OwnedFd| non_blocking(fd).map_err(failed);
         let mut link = Link::new(pipe(from.into())?, pipe(to.into())?);
-        watch(epoll, link.from().as_fd(), token).map_err(failed)?;
+        let token = events.watch(link.from(), Source::Keeper(node)).map_err(failed)?;
         let is_late = core::mem::replace(&mut keeper.is_started, true) || keeper.is_moved;
         let again = keeper.again && !keeper.is_moved;
         let successor = SuccessorPlace::of(plan, node, &keeper.place, self.begun.elapsed());
@@ -298,14 +299,14 @@ impl Keepers {
     }
 
     /// Asks `epoll` for room to write only while something waits.
-    pub(super) fn watch_links(&mut self, epoll: &Epoll) -> io::Result<()> {
+    pub(super) fn watch_links(&mut self, events: &Events<Source>) -> io::Result<()> {
         for running in self.all.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
             let waits = running.link.has_waiting();
             if waits != core::mem::replace(&mut running.watches_room, waits) {
                 if waits {
-                    epoll.add(running.link.to(), EpollEvent::new(EpollFlags::EPOLLOUT, running.token))?;
+                    events.add(running.link.to(), running.token, EpollFlags::EPOLLOUT)?;
                 } else {
-                    epoll.delete(running.link.to())?;
+                    events.take_out(running.link.to());
                 }
             }
         }

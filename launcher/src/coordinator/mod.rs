@@ -1,7 +1,6 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod client_requests;
-mod events;
 mod first_keepers;
 mod generation_copies;
 mod input;
@@ -45,6 +44,7 @@ use nix::sys::signalfd::SignalFd;
 use store::JobFile;
 use transport::{Epoch, Rank};
 
+use super::events::{Events, epoll_timeout};
 use super::flush::Flusher;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
 use super::notice::{MpiNotice, Notice, Observer};
@@ -53,9 +53,8 @@ use super::requests::Requests;
 use super::status::Saved;
 use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
-use super::{Outcome, Plan, Saves, Verdict, epoll_timeout, take_signals};
+use super::{Outcome, Plan, Saves, Verdict, take_signals};
 use crate::error::LauncherError;
-use events::{Events, Source};
 use first_keepers::FirstKeepers;
 use generation_copies::Copying;
 use input::Input;
@@ -82,6 +81,19 @@ struct Process {
     nic: Option<String>,
 }
 
+/// Where an event comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Signals,
+    Store,
+    /// People's commands: the listener (0), and their connections.
+    Requests(u64),
+    Keeper(NodeIndex),
+    Copies,
+    /// Standard input.
+    Input,
+}
+
 struct Shell<'a> {
     plan: &'a Plan,
     key: [u8; 16],
@@ -99,7 +111,7 @@ struct Shell<'a> {
     ranks: BTreeMap<Rank, (RankPhase, Epoch)>,
     spawned: Spawned,
     unfinished: Unfinished,
-    events: Events,
+    events: Events<Source>,
     signals: SignalFd,
     store: StoreWorker,
     pending_commit: PendingCommit,
@@ -255,10 +267,9 @@ impl<'a> Shell<'a> {
     }
 
     fn start_keeper(&mut self, node: NodeIndex) -> Result<(), LauncherError> {
-        let token = self.events.token(Source::Keeper(node));
         let terminal = self.terminal.as_ref().map(|terminal| terminal.launcher.spec());
         let settings = (self.key, self.observer.shows_parts(), terminal);
-        self.keepers.start(node, self.plan, settings, self.events.epoll(), token)
+        self.keepers.start(node, self.plan, settings, &mut self.events)
     }
 
     fn run(&mut self) -> Result<FinalReport, LauncherError> {
@@ -280,7 +291,7 @@ impl<'a> Shell<'a> {
                 self.leave(&mut report);
                 return Ok(report);
             }
-            self.keepers.watch_links(self.events.epoll())?;
+            self.keepers.watch_links(&self.events)?;
             let timeout = self.timeout();
             let count = self.events.wait(&mut events, timeout)?;
             for event in &events[..count] {

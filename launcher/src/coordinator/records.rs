@@ -7,7 +7,7 @@ use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::recovery::Ending;
 use nix::sys::epoll::EpollEvent;
 
-use super::super::epoll_timeout;
+use super::super::events::epoll_timeout;
 use super::super::limits::{EVENTS_PER_ROUND, KEEPER_END_MAX};
 use super::super::notice::Notice;
 use super::super::storage::{Done, Task};
@@ -186,7 +186,7 @@ impl Shell<'_> {
         while self.keepers.any_runs() {
             let left = until.saturating_duration_since(Instant::now());
             // Fails only for a descriptor that is being closed.
-            let _ = self.keepers.watch_links(self.events.epoll());
+            let _ = self.keepers.watch_links(&self.events);
             let count = self.events.wait(&mut events, epoll_timeout(Some(left))).unwrap_or(0);
             for event in &events[..count] {
                 if matches!(self.events.source(event.data()), Some(Source::Keeper(_))) {

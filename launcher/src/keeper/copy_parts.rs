@@ -1,22 +1,21 @@
 //! The node's part of copies outside the nodes: the images of its ranks, packed by a thread of its own, for which nothing of the job waits.
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use copies::{Copies, CopyError, Packed, Report};
-use nix::sys::epoll::Epoll;
 use transport::{JobId, Rank};
 
+use super::super::events::Events;
 use super::super::flush::wire::PartRequest;
 use super::super::flush::{Directories, stand_back, threads};
 use super::super::limits::COPY_GRACE;
-use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::{Results, Worker};
+use super::Source;
 use super::{Shell, Site};
 
 /// Time between two words of progress.
@@ -64,7 +63,7 @@ pub(super) struct CopyParts {
 }
 
 impl CopyParts {
-    fn start(site: &Site, epoll: &Epoll, token: u64) -> io::Result<CopyParts> {
+    fn start(site: &Site, events: &mut Events<Source>) -> io::Result<CopyParts> {
         let (path, job) = (site.directory.clone(), site.job);
         let worker = Worker::start(
             "stillwire-copies",
@@ -76,7 +75,7 @@ impl CopyParts {
                     .report(PartEvent::Done { number, outcome: outcome.map_err(|error| error.to_string()) });
             },
         )?;
-        watch(epoll, worker.wake_fd().as_fd(), token)?;
+        events.watch(worker.wake_fd(), Source::Copies)?;
         Ok(CopyParts { worker, under_way: None })
     }
 }
@@ -120,7 +119,7 @@ impl Shell {
     pub(super) fn on_copy(&mut self, part: Box<PartRequest>) {
         let number = part.number;
         if self.copy_parts.is_none() {
-            match CopyParts::start(&self.site, &self.epoll, super::COPIES) {
+            match CopyParts::start(&self.site, &mut self.events) {
                 Ok(copy_parts) => self.copy_parts = Some(copy_parts),
                 Err(error) => {
                     let outcome = Err(format!("no thread can be started ({error})"));

@@ -30,7 +30,7 @@ impl Shell {
             return;
         }
         let process = match member.job_rank() {
-            Some(rank) => self.processes.get(&rank).map(|process| process.group.pid),
+            Some(rank) => self.ranks.processes.get(&rank).map(|process| process.group.pid),
             None => self.spawned.group(member).map(|group| group.pid),
         };
         self.files.paths.extend(process.map(mappings::files_of_process).into_iter().flatten());
@@ -45,7 +45,7 @@ impl Shell {
     /// Before ranks are killed: as [`Shell::note_files`], once. They stand still from then on, so that none makes a file after the look.
     pub(super) fn note_last_files(&mut self) {
         let life = self.keeper_life();
-        if !self.has_mpi || (life.is_some() && core::mem::replace(&mut self.files.noted, life) == life) {
+        if !self.pmi.is_used || (life.is_some() && core::mem::replace(&mut self.files.noted, life) == life) {
             return;
         }
         for (_, group) in self.members() {
@@ -56,14 +56,14 @@ impl Shell {
     }
 
     fn keeper_life(&self) -> Option<Life> {
-        self.processes.values().next().map(|process| process.life)
+        self.ranks.processes.values().next().map(|process| process.life)
     }
 
     /// Notes which files in memory the ranks have: a killed rank cannot remove them, and a dead one cannot be asked any more. Libraries make
     /// theirs between the barriers of MPI_Init.
     pub(super) fn note_files(&mut self) {
         let Some(provider) = &self.site.provider else { return };
-        if !self.has_mpi {
+        if !self.pmi.is_used {
             return;
         }
         let files = mappings::look(&self.members(), provider).files;
@@ -88,7 +88,7 @@ impl Shell {
     /// network.
     fn elsewhere(&self, libraries: BTreeMap<Member, PathBuf>) -> Vec<(Member, String)> {
         let has_network = |member: Member| {
-            let process = member.job_rank().and_then(|rank| self.processes.get(&rank));
+            let process = member.job_rank().and_then(|rank| self.ranks.processes.get(&rank));
             // Spawned processes have no agent that could report their network, so they count as having one.
             process.is_none_or(|process| process.has_network)
         };
@@ -104,7 +104,8 @@ impl Shell {
 
     /// The processes of ranks, and those that were spawned.
     fn members(&self) -> Vec<(Member, Pid)> {
-        let ranks = self.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.group.pid));
+        let ranks =
+            self.ranks.processes.iter().map(|(rank, process)| (Member::of_job(*rank), process.group.pid));
         ranks.chain(self.spawned.iter().map(|(member, group)| (member, group.pid))).collect()
     }
 

@@ -9,21 +9,21 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
 use ckpt_glue::control::{Decision, ExitedRecord};
 use ckpt_glue::keeper::Input;
 use ckpt_glue::names::{ExitStatus, GenerationId, ImageDigest};
 use nix::errno::Errno;
-use nix::sys::epoll::Epoll;
 use store::image::Exited;
 use store::{Directory, JobDirectory, Key, Section, StoreError, kinds};
 use transport::{JobId, Life, Rank};
 
+use super::super::events::Events;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
-use super::super::{Saves, image_key, watch};
+use super::super::{Saves, image_key};
+use super::Source;
 use super::{Shell, Site};
 use crate::spawn::namespace::Wanted;
 use crate::spawn::preload;
@@ -89,7 +89,7 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn start(site: &Site, epoll: &Epoll, token: u64) -> io::Result<Images> {
+    pub(super) fn start(site: &Site, events: &mut Events<Source>) -> io::Result<Images> {
         let files = Files {
             directory: site.directory.clone(),
             job: site.job,
@@ -99,7 +99,7 @@ impl Images {
         let worker = Worker::start_with(tasks_max(site.ranks), "stillwire-ends", move |task, results| {
             results.report(files.perform(task));
         })?;
-        watch(epoll, worker.wake_fd().as_fd(), token)?;
+        events.watch(worker.wake_fd(), Source::Images)?;
         Ok(Images { worker, awaited: BTreeMap::new(), last: 0 })
     }
 

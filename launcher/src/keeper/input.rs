@@ -10,7 +10,7 @@ use std::time::Instant;
 use ckpt_glue::names::ExitStatus;
 use client::input::Record;
 use nix::fcntl::OFlag;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::sys::stat::fstat;
@@ -224,8 +224,8 @@ impl Shell {
     pub(super) fn end_input(&mut self, rank: Rank) {
         let Some(feed) = self.inputs.feeds.remove(&rank) else { return };
         if let Some(token) = feed.token {
-            self.sources.remove(&token);
-            let _ = self.epoll.delete(&feed.pipe);
+            self.events.forget(token);
+            self.events.take_out(&feed.pipe);
         }
         let (life, offset) = (feed.life, feed.record.given);
         self.send_to_launcher(&FromKeeper::InputTaken { rank: rank.0, life, offset, open: false });
@@ -300,19 +300,17 @@ impl Shell {
 
     /// Asks `epoll` for room to write only while something waits.
     fn watch_input(&mut self, rank: Rank, waits: bool) {
-        let token = self.token();
         let Some(feed) = self.inputs.feeds.get_mut(&rank) else { return };
         match feed.token {
             None if waits => {
                 // Fails only for a descriptor that is being closed.
-                let _ = self.epoll.add(&feed.pipe, EpollEvent::new(EpollFlags::EPOLLOUT, token));
-                feed.token = Some(token);
-                self.sources.insert(token, Source::Input(rank));
+                feed.token =
+                    self.events.watch_for(&feed.pipe, Source::Input(rank), EpollFlags::EPOLLOUT).ok();
             }
             Some(old) if !waits => {
-                let _ = self.epoll.delete(&feed.pipe);
+                self.events.take_out(&feed.pipe);
+                self.events.forget(old);
                 feed.token = None;
-                self.sources.remove(&old);
             }
             _ => {}
         }

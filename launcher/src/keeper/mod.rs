@@ -10,6 +10,7 @@ mod input;
 mod keyboard;
 mod launcher_link;
 mod link;
+mod nics;
 mod node_lock;
 mod nodes;
 mod output;
@@ -22,49 +23,48 @@ mod successor;
 mod suspension;
 pub(super) mod terminal;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ckpt_glue::control::{Control, ControlKey, ExitedRecord, Message};
-use ckpt_glue::enrolment::AddressTable;
-use ckpt_glue::keeper::{Input, Keeper, Output, RankPhase};
+use ckpt_glue::keeper::{Input, Keeper, Output};
 use ckpt_glue::names::{NodeIndex, Party};
 use ckpt_glue::pmi::Member;
 use ckpt_glue::sabotage::Sabotage;
-use drivers::{NicChoice, NicRequest};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use drivers::NicRequest;
+use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::Pid;
 use store::{Directory, Key};
 use transport::config::AuthLevel;
-use transport::{JobId, Life, Rank};
+use transport::{JobId, Rank};
 
+use super::events::{Events, epoll_timeout};
 use super::key::KeyFile;
-use super::limits::{EVENTS_PER_ROUND, LINK_QUEUE_BYTES_MAX};
+use super::limits::EVENTS_PER_ROUND;
 use super::nodes::NoState;
-use super::pmi::PmiLines;
-use super::terminal::TerminalSpec;
 use super::version::VERSION;
 use super::wire::{Begin, FromKeeper, Link, LinkError, Receiver, Sealed, ToKeeper};
-use super::{Saves, node_name, take_signals, watch};
+use super::{Saves, node_name, take_signals};
 use crate::mpi::replacement::Replacement;
-use crate::spawn::descriptors::{self, Descriptors};
+use crate::spawn::descriptors;
 use crate::spawn::guard::Guard;
 use crate::spawn::namespace::Namespaces;
-use crate::spawn::process::Process;
 use crate::spawn::program::Program;
 use copy_parts::CopyParts;
+use launcher_link::LauncherLink;
 use link::{finish_sending, greeting, open};
+use nics::Nics;
 use node_lock::NodeLock;
 use nodes::OwnDirectory;
 use output::Outputs;
+use pmi::PmiSide;
+use ranks::{Given, Ranks};
 pub(crate) use receive_address::environment_for_others;
 use spawned::Spawned;
+use terminal::OwnTerminal;
 
 /// This node's part of a job.
 #[derive(Debug)]
@@ -90,16 +90,8 @@ struct Site {
     disk_bytes_per_s: Option<u64>,
 }
 
-/// Tokens of the sources that are always there.
-const SIGNALS: u64 = 0;
-const LINK: u64 = 1;
-const DISK: u64 = 2;
-const PROTECTOR: u64 = 3;
-const COPIES: u64 = 4;
-const IMAGES: u64 = 5;
-
-/// Where an event of `epoll` comes from.
-#[derive(Debug)]
+/// Where an event comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Signals,
     Link,
@@ -123,53 +115,23 @@ enum Source {
 struct Shell {
     site: Site,
     control_key: ControlKey,
-    /// The same for programs of MPI libraries.
-    key_file: KeyFile,
-    /// The descriptors that ranks are given.
-    descriptors: Descriptors,
-    /// For each rank one of its own; `None`: they are in the keeper's.
-    namespaces: Option<Namespaces>,
-    /// First processes of namespaces whose ranks have ended.
-    past_firsts: Vec<Pid>,
+    given: Given,
     started: Instant,
     keeper: Keeper,
-    processes: BTreeMap<Rank, Process>,
-    /// Requests for another NIC that ranks have received, and the last that each has taken: it keeps it in later lives, too.
-    nics_wished: BTreeMap<(Rank, u64), NicChoice>,
-    nics: BTreeMap<Rank, NicChoice>,
-    /// Their processes have ended, and the coordinator has not decided how the machine is to see it.
-    unjudged: BTreeSet<Rank>,
+    ranks: Ranks,
+    nics: Nics,
     spawned: Spawned,
-    /// In the life that runs: where ports are that are older.
-    moved: Option<(Life, AddressTable)>,
-    epoll: Epoll,
-    sources: BTreeMap<u64, Source>,
-    next_token: u64,
+    events: Events<Source>,
     signals: SignalFd,
-    link: Link,
-    /// The link has events for room to write.
-    watches_room: bool,
+    launcher: LauncherLink,
     guard: Guard,
     lock: NodeLock,
-    /// How long the ranks may run from the last word of the coordinator on.
-    lease: Option<Duration>,
-    pmi: PmiLines,
-    /// The life of the processes to which those belong.
-    pmi_life: Option<Life>,
-    /// Ranks for which the coordinator's shell speaks.
-    spoken_for: BTreeSet<Rank>,
-    /// Some rank was a program of an MPI library.
-    has_mpi: bool,
+    pmi: PmiSide,
     files: files::Files,
     outputs: Outputs,
-    /// How a rank's terminal begins, if the rank has one; and the keeper's end of the newest.
-    terminal: Option<TerminalSpec>,
-    terminal_end: Option<OwnedFd>,
+    terminal: OwnTerminal,
     inputs: input::Inputs,
     suspension: suspension::Suspension,
-    launcher: launcher_link::LauncherLink,
-    /// The last report to the coordinator about each rank.
-    reported: BTreeMap<Rank, (RankPhase, u32)>,
     silence: silent::Silence,
     /// The node has a directory of its own.
     own: Option<OwnDirectory>,
@@ -306,14 +268,14 @@ impl Shell {
             return Err((problem, link));
         }
         let mut parts = || -> Result<_, crate::error::LauncherError> {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+            let mut events = Events::new()?;
             let signals = take_signals(&[Signal::SIGUSR1])?;
-            watch(&epoll, signals.as_fd(), SIGNALS)?;
-            watch(&epoll, link.from().as_fd(), LINK)?;
+            events.watch(&signals, Source::Signals)?;
+            let of_link = events.watch(link.from(), Source::Link)?;
             let (storage, own) = match &begin.own {
                 Some(place) => {
                     let storage = Directory::create(&site.directory)?;
-                    (storage, Some(OwnDirectory::start(&site, place, &epoll, (DISK, PROTECTOR))?))
+                    (storage, Some(OwnDirectory::start(&site, place, &mut events)?))
                 }
                 None => (Directory::open(&site.directory)?, None),
             };
@@ -325,18 +287,12 @@ impl Shell {
             let lock = NodeLock::open(&storage, site.node, begin.own.is_some())?;
             let mut guard = Guard::start(site.job, Path::new(&begin.directory), lock.share()?)?;
             guard.set_successor(site.successor(&begin, lock.path()).as_ref());
-            let images = images::Images::start(&site, &epoll, IMAGES)?;
-            Ok((
-                epoll,
-                signals,
-                own,
-                descriptors,
-                begin.keeps_ids.then(Namespaces::new).transpose()?,
-                KeyFile::new(&site.key)?,
-                (lock, guard, images),
-            ))
+            let images = images::Images::start(&site, &mut events)?;
+            let namespaces = begin.keeps_ids.then(Namespaces::new).transpose()?;
+            let given = Given { key_file: KeyFile::new(&site.key)?, descriptors, namespaces };
+            Ok(((events, of_link), signals, own, given, (lock, guard, images)))
         };
-        let (epoll, signals, own, descriptors, namespaces, key_file, (lock, guard, images)) = match parts() {
+        let ((events, of_link), signals, own, given, (lock, guard, images)) = match parts() {
             Ok(parts) => parts,
             Err(error) => return Err((error.to_string(), link)),
         };
@@ -344,47 +300,23 @@ impl Shell {
         let keeper = if begin.again { Keeper::again } else { Keeper::new };
         Ok(Shell {
             control_key: ControlKey::new(&site.key),
-            key_file,
-            descriptors,
-            namespaces,
-            past_firsts: Vec::new(),
+            given,
             started: Instant::now(),
             keeper: keeper(site.job, site.node, Sabotage::none()),
-            processes: BTreeMap::new(),
-            nics_wished: BTreeMap::new(),
-            nics: BTreeMap::new(),
-            unjudged: BTreeSet::new(),
+            ranks: Ranks::default(),
+            nics: Nics::default(),
             spawned: Spawned::default(),
-            moved: None,
-            epoll,
-            sources: [
-                (SIGNALS, Source::Signals),
-                (LINK, Source::Link),
-                (DISK, Source::Disk),
-                (PROTECTOR, Source::Protector),
-                (COPIES, Source::Copies),
-                (IMAGES, Source::Images),
-            ]
-            .into(),
-            next_token: IMAGES + 1,
+            events,
             signals,
-            link,
-            watches_room: false,
+            launcher: LauncherLink::new(link, of_link),
             guard,
             lock,
-            lease: None,
-            pmi: PmiLines::default(),
-            pmi_life: None,
-            spoken_for: BTreeSet::new(),
-            has_mpi: begin.is_mpi,
+            pmi: PmiSide::new(begin.is_mpi),
             files: files::Files::default(),
             outputs: Outputs::new(begin.shows_parts),
-            terminal: begin.terminal.clone(),
-            terminal_end: None,
+            terminal: OwnTerminal::new(begin.terminal.clone()),
             inputs: input::Inputs::default(),
             suspension: suspension::Suspension::default(),
-            launcher: launcher_link::LauncherLink::new(),
-            reported: BTreeMap::new(),
             silence: silent::Silence::default(),
             own,
             images,
@@ -410,7 +342,7 @@ impl Shell {
             End::Leave => {
                 self.leave();
                 self.guard.dismiss();
-                finish_sending(&mut self.link);
+                finish_sending(&mut self.launcher.link);
                 true
             }
             End::Lost(LinkError::Closed) | End::Signal => self.give_up(),
@@ -429,7 +361,7 @@ impl Shell {
     }
 
     fn kill_all(&mut self) {
-        self.processes.values().for_each(|process| process.group.kill());
+        self.ranks.processes.values().for_each(|process| process.group.kill());
         self.spawned.give_up();
     }
 
@@ -440,11 +372,7 @@ impl Shell {
             self.report_ranks();
             self.watch_link()?;
             let timeout = self.timeout();
-            let count = match self.epoll.wait(&mut events, timeout) {
-                Ok(count) => count,
-                Err(nix::Error::EINTR) => 0,
-                Err(error) => return Err(error.into()),
-            };
+            let count = self.events.wait(&mut events, timeout)?;
             for event in &events[..count] {
                 if let Some(end) = self.on_event(event.data(), event.events()) {
                     return Ok(end);
@@ -476,17 +404,7 @@ impl Shell {
         let others = others.chain(self.lock.due()).chain(self.launcher_due());
         let others = others.map(|due| due.saturating_duration_since(Instant::now()));
         let machine = machine.filter(|_| !self.suspension.is_on());
-        super::epoll_timeout(machine.into_iter().chain(others).min())
-    }
-
-    fn send_to_launcher(&mut self, message: &FromKeeper) {
-        if self.link.send(message) > LINK_QUEUE_BYTES_MAX {
-            crate::print_message(format_args!(
-                "keeper of {}: the launcher does not read any more",
-                node_name()
-            ));
-            self.give_up();
-        }
+        epoll_timeout(machine.into_iter().chain(others).min())
     }
 
     fn seal(&self, control: &Control) -> Sealed {
@@ -525,27 +443,19 @@ impl Shell {
             }
             Output::Pmi(input) => self.on_pmi_of_agent(input),
             Output::Lock => self.want_lock(),
-            Output::Lease(lease) => {
-                self.lease = lease;
-                self.guard.set_lease(lease);
-            }
+            Output::Lease(lease) => self.guard.set_lease(lease),
             // Another launcher may decide about this node from now on.
             Output::LeaseOver => {
                 self.kill_all();
                 self.send_to_launcher(&FromKeeper::LeaseOver);
-                finish_sending(&mut self.link);
+                finish_sending(&mut self.launcher.link);
                 self.give_up();
             }
         }
     }
 
-    fn token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token - 1
-    }
-
     fn on_event(&mut self, token: u64, flags: EpollFlags) -> Option<End> {
-        match self.sources.get(&token) {
+        match self.events.source(token) {
             None => {}
             Some(Source::Signals) => {
                 while let Ok(Some(info)) = self.signals.read_signal() {
@@ -563,16 +473,10 @@ impl Shell {
                 }
             }
             Some(Source::Link) => return self.on_link(flags),
-            Some(Source::Connection(rank)) => {
-                let rank = *rank;
-                self.on_connection(token, rank, flags);
-            }
-            Some(Source::Pmi(member)) => {
-                let member = *member;
-                self.on_pmi_socket(member, flags);
-            }
+            Some(Source::Connection(rank)) => self.on_connection(token, rank, flags),
+            Some(Source::Pmi(member)) => self.on_pmi_socket(member, flags),
             Some(Source::Pipe) => self.on_pipe(token),
-            Some(Source::Input(rank)) => self.write_input(*rank),
+            Some(Source::Input(rank)) => self.write_input(rank),
             Some(Source::Disk) => self.on_disk(),
             Some(Source::Copies) => self.on_copying(),
             Some(Source::Images) => self.on_images(),
@@ -582,12 +486,12 @@ impl Shell {
     }
 
     fn on_link(&mut self, flags: EpollFlags) -> Option<End> {
-        self.link.flush();
+        self.launcher.link.flush();
         if flags.difference(EpollFlags::EPOLLOUT).is_empty() {
             return None;
         }
         let mut messages = Vec::new();
-        let received = self.link.receive(&mut messages);
+        let received = self.launcher.link.receive(&mut messages);
         self.on_messages(messages).or_else(|| received.err().map(End::Lost))
     }
 
@@ -628,18 +532,12 @@ impl Shell {
                 }
             }
             ToKeeper::Nic { nic } => self.note_nic(&nic),
-            ToKeeper::SpeakFor { rank } => drop(self.spoken_for.insert(Rank(rank))),
+            ToKeeper::SpeakFor { rank } => drop(self.pmi.spoken_for.insert(Rank(rank))),
             ToKeeper::PmiLine { who, line } => self.say_over_pmi(who, &line),
             ToKeeper::Excuse { rank, life } => {
                 self.feed_keeper(Input::PortsAbandoned { rank: Rank(rank), life });
             }
-            ToKeeper::Judged { rank, life, status } => {
-                let rank = Rank(rank);
-                self.unjudged.remove(&rank);
-                self.feed_keeper(Input::ProcessEnded { rank, life, status });
-                self.pump();
-                self.send_to_launcher(&FromKeeper::Settled { rank: rank.0, status });
-            }
+            ToKeeper::Judged { rank, life, status } => self.on_judged(Rank(rank), life, status),
             ToKeeper::Kill { who } => self.kill_member(who),
             ToKeeper::WriteExited { rank, generation, record, pmi } => {
                 let record = ExitedRecord::parse(&record)?;
@@ -671,19 +569,6 @@ impl Shell {
             ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
             // Said first, and not again; and the last words, which are heard before.
             ToKeeper::Begin(_) | ToKeeper::Leave | ToKeeper::GiveUp | ToKeeper::Alive => {}
-        }
-        Ok(())
-    }
-
-    /// Asks `epoll` for room to write only while something waits.
-    fn watch_link(&mut self) -> io::Result<()> {
-        let waits = self.link.has_waiting();
-        if waits != core::mem::replace(&mut self.watches_room, waits) {
-            if waits {
-                self.epoll.add(self.link.to(), EpollEvent::new(EpollFlags::EPOLLOUT, LINK))?;
-            } else {
-                self.epoll.delete(self.link.to())?;
-            }
         }
         Ok(())
     }

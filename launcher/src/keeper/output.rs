@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::pmi::Member;
 
 use super::super::limits::{LINE_WINDOW_BYTES, OUTPUT_GRACE, PART_AFTER};
 use super::super::lines::{Channel, LineReader};
-use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::{Shell, Source};
 use crate::spawn::process::Pipes;
@@ -61,10 +59,8 @@ impl Shell {
         let Pipes { stdout, stderr, is_terminal } = pipes;
         let error = stderr.map(|pipe| (Channel::Error, pipe));
         for (channel, pipe) in [(Channel::Output, stdout)].into_iter().chain(error) {
-            let token = self.token();
             let lines = if self.outputs.shows_parts { LineReader::bare(pipe) } else { LineReader::new(pipe) };
-            watch(&self.epoll, lines.pipe().as_fd(), token)?;
-            self.sources.insert(token, Source::Pipe);
+            let token = self.events.watch(lines.pipe(), Source::Pipe)?;
             self.outputs
                 .pipes
                 .insert(token, Pipe { member, channel, lines, is_terminal, part_due: None, is_held: false });
@@ -76,7 +72,7 @@ impl Shell {
         let has_room = self.outputs.has_room();
         let Some(pipe) = self.outputs.pipes.get_mut(&token) else { return };
         if !has_room {
-            let _ = self.epoll.delete(pipe.lines.pipe());
+            self.events.take_out(pipe.lines.pipe());
             pipe.is_held = true;
         } else if !self.hand_over(token, LineReader::read) {
             self.forget_pipe(token);
@@ -84,11 +80,11 @@ impl Shell {
     }
 
     fn forget_pipe(&mut self, token: u64) {
-        self.sources.remove(&token);
+        self.events.forget(token);
         if let Some(pipe) = self.outputs.pipes.remove(&token)
             && !pipe.is_held
         {
-            let _ = self.epoll.delete(pipe.lines.pipe());
+            self.events.take_out(pipe.lines.pipe());
         }
     }
 
@@ -137,8 +133,7 @@ impl Shell {
 
     fn listen_again(&mut self) {
         for (token, pipe) in self.outputs.pipes.iter_mut().filter(|(_, pipe)| pipe.is_held) {
-            // Fails only for a descriptor that is being closed.
-            let _ = watch(&self.epoll, pipe.lines.pipe().as_fd(), *token);
+            self.events.put_back(pipe.lines.pipe(), *token);
             pipe.is_held = false;
         }
     }

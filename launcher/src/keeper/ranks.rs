@@ -1,7 +1,7 @@
 //! The ranks' processes: started, spoken to, collected.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{Control, Decision, Message};
@@ -9,21 +9,43 @@ use ckpt_glue::keeper::{Input, RankPhase};
 use ckpt_glue::names::{ExitStatus, Party};
 use ckpt_glue::pmi::Member;
 use client::launch::Launch;
-use drivers::{NicChoice, NicRequest, RailsError};
+use drivers::NicRequest;
 use nix::errno::Errno;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use transport::{Life, Rank};
 
+use super::super::Saves;
+use super::super::key::KeyFile;
 use super::super::limits::OUTPUT_GRACE;
 use super::super::wire::FromKeeper;
-use super::super::{Saves, watch};
 use super::images::RankImage;
 use super::{Shell, Source};
-use crate::spawn::namespace::Wanted;
+use crate::spawn::descriptors::Descriptors;
+use crate::spawn::namespace::{Namespaces, Wanted};
 use crate::spawn::process::{PidNamespace, Process, RankEnds};
+
+#[derive(Default)]
+pub(super) struct Ranks {
+    pub(super) processes: BTreeMap<Rank, Process>,
+    /// Their processes have ended, and the coordinator has not decided how the machine is to see it.
+    unjudged: BTreeSet<Rank>,
+    /// First processes of namespaces whose ranks have ended.
+    past_firsts: Vec<Pid>,
+    /// The last report to the coordinator about each rank.
+    reported: BTreeMap<Rank, (RankPhase, u32)>,
+}
+
+/// What each process is given, but what belongs to its rank.
+pub(super) struct Given {
+    /// With the job's key, for programs of MPI libraries.
+    pub(super) key_file: KeyFile,
+    pub(super) descriptors: Descriptors,
+    /// For each rank one of its own; `None`: they are in the keeper's.
+    pub(super) namespaces: Option<Namespaces>,
+}
 
 impl Shell {
     /// Reports the ranks whose phase or epoch has changed.
@@ -32,10 +54,10 @@ impl Shell {
             .keeper
             .ranks()
             .map(|(rank, phase, epoch)| (rank, (phase, epoch.0)))
-            .filter(|(rank, state)| self.reported.get(rank) != Some(state))
+            .filter(|(rank, state)| self.ranks.reported.get(rank) != Some(state))
             .collect();
         if !changed.is_empty() {
-            self.reported.extend(changed.iter().copied());
+            self.ranks.reported.extend(changed.iter().copied());
             let changes = changed.into_iter().map(|(rank, (phase, epoch))| (rank.0, phase, epoch)).collect();
             self.send_to_launcher(&FromKeeper::Ranks(changes));
         }
@@ -43,7 +65,7 @@ impl Shell {
 
     /// Sends a message of the machine to a rank.
     pub(super) fn send(&mut self, rank: Rank, control: &Control) {
-        if self.spoken_for.contains(&rank) {
+        if self.pmi.spoken_for.contains(&rank) {
             let control = self.seal(control);
             return self.send_to_launcher(&FromKeeper::ForRank { rank: rank.0, control });
         }
@@ -51,7 +73,7 @@ impl Shell {
     }
 
     pub(super) fn send_to_process(&mut self, rank: Rank, control: &Control) {
-        let Some(process) = self.processes.get_mut(&rank) else { return };
+        let Some(process) = self.ranks.processes.get_mut(&rank) else { return };
         if !process.send(control) {
             process.group.kill();
             let reason = "it does not read its control messages".to_owned();
@@ -63,16 +85,11 @@ impl Shell {
 
     /// Asks `epoll` for room to write only while something waits.
     fn watch_connection(&mut self, rank: Rank) {
-        let Some(process) = self.processes.get(&rank) else { return };
-        let found = self
-            .sources
-            .iter()
-            .find(|(_, source)| matches!(source, Source::Connection(connected) if *connected == rank));
-        let Some((token, _)) = found else { return };
+        let Some(process) = self.ranks.processes.get(&rank) else { return };
+        let Some(token) = self.events.token_of(Source::Connection(rank)) else { return };
         let mut flags = EpollFlags::EPOLLIN;
         flags.set(EpollFlags::EPOLLOUT, process.has_waiting());
-        // Fails only for a descriptor that is being closed.
-        let _ = self.epoll.modify(process.stream(), &mut EpollEvent::new(flags, *token));
+        self.events.await_flags(process.stream(), token, flags);
     }
 
     /// Starts a rank, from the beginning or by its image, which has been read.
@@ -131,16 +148,22 @@ impl Shell {
             terminal,
         };
         let program = restored.as_deref().unwrap_or(&self.site.program);
-        let pid_namespace = self.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
+        let pid_namespace =
+            self.given.namespaces.as_ref().map(|namespaces| PidNamespace { namespaces, wanted });
         let place = (local, locals);
-        let (process, pipes) =
-            Process::spawn(program, &launch, place, ends, &self.key_file, self.descriptors, pid_namespace)?;
+        let (process, pipes) = Process::spawn(
+            program,
+            &launch,
+            place,
+            ends,
+            &self.given.key_file,
+            self.given.descriptors,
+            pid_namespace,
+        )?;
         let pid = process.group.pid;
         process.group.pids().for_each(|pid| self.guard.add(pid));
-        let token = self.token();
-        let watched = watch(&self.epoll, process.stream().as_fd(), token);
-        self.sources.insert(token, Source::Connection(rank));
-        self.processes.insert(rank, process);
+        let watched = self.events.watch(process.stream(), Source::Connection(rank));
+        self.ranks.processes.insert(rank, process);
         watched?;
         self.watch_pipes(Member::of_job(rank), pipes)?;
         self.send_to_launcher(&FromKeeper::Spawned { rank: rank.0, pid: pid.as_raw() });
@@ -153,10 +176,10 @@ impl Shell {
         self.note_last_files();
         self.spawned.give_up();
         self.images.forget(rank, life);
-        match self.processes.get(&rank) {
+        match self.ranks.processes.get(&rank) {
             Some(process) if process.life == life => process.group.kill(),
             // It has ended, and the machine will learn that.
-            _ if self.unjudged.contains(&rank) => {}
+            _ if self.ranks.unjudged.contains(&rank) => {}
             _ => {
                 let status = ExitStatus::Signal(Signal::SIGKILL as u8);
                 self.feed_keeper(Input::ProcessEnded { rank, life, status });
@@ -167,6 +190,7 @@ impl Shell {
     /// Notices ended processes. A rank's earlier messages count before its end.
     pub(super) fn collect_processes(&mut self) {
         let ended: Vec<(Rank, ExitStatus)> = self
+            .ranks
             .processes
             .iter()
             .filter_map(|(rank, process)| process.group.try_wait().map(|status| (*rank, status)))
@@ -174,20 +198,28 @@ impl Shell {
         for (rank, status) in ended {
             self.hear(rank);
             self.hear_last_of_pmi(Member::of_job(rank));
-            let Some(process) = self.processes.remove(&rank) else { continue };
+            let Some(process) = self.ranks.processes.remove(&rank) else { continue };
             self.hear_last_output(Member::of_job(rank));
             self.end_input(rank);
             self.guard.remove(process.group.pid);
-            self.past_firsts.extend(process.group.first);
-            self.sources.retain(|_, source| !matches!(source, Source::Connection(of) if *of == rank));
+            self.ranks.past_firsts.extend(process.group.first);
+            self.events.forget_if(|source| source == Source::Connection(rank));
             let is_new =
                 self.keeper.ranks().any(|(other, phase, _)| other == rank && phase == RankPhase::Spawning);
-            self.unjudged.insert(rank);
+            self.ranks.unjudged.insert(rank);
             let (life, status) = (process.life, self.ended_by_key(status));
             self.send_to_launcher(&FromKeeper::Ended { rank: rank.0, life, status, is_new });
         }
         self.collect_spawned();
         self.collect_firsts();
+    }
+
+    /// The coordinator has decided how the machine is to see the end of a rank's process.
+    pub(super) fn on_judged(&mut self, rank: Rank, life: Life, status: ExitStatus) {
+        self.ranks.unjudged.remove(&rank);
+        self.feed_keeper(Input::ProcessEnded { rank, life, status });
+        self.pump();
+        self.send_to_launcher(&FromKeeper::Settled { rank: rank.0, status });
     }
 
     /// The first processes of namespaces that were ended. Each has to wait for all in its namespace to be gone.
@@ -198,7 +230,7 @@ impl Shell {
                 Ok(WaitStatus::StillAlive) | Err(Errno::EINTR)
             )
         };
-        for first in self.past_firsts.extract_if(.., is_gone) {
+        for first in self.ranks.past_firsts.extract_if(.., is_gone) {
             self.guard.remove(first);
         }
     }
@@ -207,7 +239,7 @@ impl Shell {
     pub(super) fn wait_for_firsts(&mut self) {
         let until = Instant::now() + OUTPUT_GRACE;
         self.collect_processes();
-        while !self.past_firsts.is_empty() && Instant::now() < until {
+        while !self.ranks.past_firsts.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             self.collect_processes();
         }
@@ -215,55 +247,23 @@ impl Shell {
 
     pub(super) fn on_connection(&mut self, token: u64, rank: Rank, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT)
-            && let Some(process) = self.processes.get_mut(&rank)
+            && let Some(process) = self.ranks.processes.get_mut(&rank)
         {
             process.flush();
             self.watch_connection(rank);
         }
         if !self.hear(rank)
-            && let Some(process) = self.processes.get(&rank)
+            && let Some(process) = self.ranks.processes.get(&rank)
         {
             // A program may close the socket and go on: it is then like one that never opened a session. Its end will show that.
-            let _ = self.epoll.delete(process.stream());
-            self.sources.remove(&token);
+            self.events.take_out(process.stream());
+            self.events.forget(token);
         }
-    }
-
-    /// Asks a rank to move to another NIC.
-    pub(super) fn note_nic_request(&mut self, rank: Rank, message: &Message) {
-        if let Message::HandOver { number, nic } = message
-            && let Ok(choice) = nic.as_str().parse()
-        {
-            // One that has not answered by now never will.
-            self.nics_wished.retain(|(asked, _), _| *asked != rank);
-            self.nics_wished.insert((rank, *number), choice);
-        }
-    }
-
-    fn handed_over(&mut self, rank: Rank, number: u64, refused: &str) {
-        let wished = self.nics_wished.remove(&(rank, number));
-        if let Some(choice) = wished.filter(|_| refused.is_empty()) {
-            self.nics.insert(rank, choice);
-        }
-        self.send_to_launcher(&FromKeeper::HandedOver { rank: rank.0, number, refused: refused.to_owned() });
-    }
-
-    /// All ranks go over another NIC, and so do the processes that they spawn from now on.
-    pub(super) fn note_nic(&mut self, nic: &str) {
-        let Ok(choice) = nic.parse::<NicChoice>() else { return };
-        self.nics.clear();
-        self.nics_wished.clear();
-        self.site.program.set_nic(&choice);
-    }
-
-    /// Over which NIC a rank is to reach other hosts when it is started.
-    fn nic_of(&self, rank: Rank) -> Result<NicChoice, RailsError> {
-        self.nics.get(&rank).map_or_else(|| self.site.program.nic(), |choice| Ok(choice.clone()))
     }
 
     /// Takes a rank's messages. `false`: no more will come.
     fn hear(&mut self, rank: Rank) -> bool {
-        let Some(process) = self.processes.get_mut(&rank) else { return false };
+        let Some(process) = self.ranks.processes.get_mut(&rank) else { return false };
         let heard = process.hear();
         if !heard.controls.is_empty() {
             self.release_input(rank);
@@ -275,7 +275,7 @@ impl Shell {
             }
             match &control.message {
                 Message::Nic { words } => {
-                    if let Some(process) = self.processes.get_mut(&rank) {
+                    if let Some(process) = self.ranks.processes.get_mut(&rank) {
                         process.has_network = true;
                     }
                     self.send_to_launcher(&FromKeeper::Nic {

@@ -50,7 +50,7 @@ impl Shell {
     /// Why a rank that is to be saved as a whole process has not come up.
     fn why_silent(&self) -> Option<String> {
         let library = self.site.provider.as_ref().filter(|_| self.site.saves == Saves::Process)?;
-        self.processes.iter().find_map(|(rank, process)| why(*rank, process.group.pid, library))
+        self.ranks.processes.iter().find_map(|(rank, process)| why(*rank, process.group.pid, library))
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Spawned {
     /// Killed with their life, or because another one of their world could not be started: how they end means nothing, and members of a later life
     /// may have their names.
     past: Vec<Group>,
+    /// In the life that runs: where ports are that are older.
+    moved: Option<(Life, AddressTable)>,
 }
 
 /// Why processes are not started: for the program in one word, and for people.
@@ -107,10 +109,10 @@ impl Shell {
     /// The addresses that ranks receive before they run: of ports that are older than this life. All receive the same, in several parts.
     pub(super) fn note_ports(&mut self, control: &Control) {
         let Message::Addresses { ports } = &control.message else { return };
-        if self.moved.as_ref().is_none_or(|(life, _)| *life != control.life) {
-            self.moved = Some((control.life, AddressTable::new()));
+        if self.spawned.moved.as_ref().is_none_or(|(life, _)| *life != control.life) {
+            self.spawned.moved = Some((control.life, AddressTable::new()));
         }
-        let Some((_, moved)) = &mut self.moved else { return };
+        let Some((_, moved)) = &mut self.spawned.moved else { return };
         if ports.first().is_some_and(|entry| !moved.contains_key(&entry.port)) {
             moved.extend(ports.iter().map(|entry| (entry.port, entry.rails.clone())));
         }
@@ -125,7 +127,7 @@ impl Shell {
     ) -> io::Result<()> {
         let pmi = self.pmi_socket(member)?;
         let parent_job = life.map(|life| {
-            let moved = self.moved.as_ref().filter(|(of, _)| *of == life);
+            let moved = self.spawned.moved.as_ref().filter(|(of, _)| *of == life);
             let moved = moved.map_or_else(AddressTable::new, |(_, ports)| ports.clone());
             let parent_job = ParentJob { job: self.site.job, life, auth: self.site.auth, moved };
             parent_job
@@ -140,10 +142,10 @@ impl Shell {
             local,
             locals,
             pmi,
-            key: self.key_file.variable(),
+            key: self.given.key_file.variable(),
             parent_job,
         };
-        let (group, pipes) = Group::spawn(program, spec, self.descriptors)?;
+        let (group, pipes) = Group::spawn(program, spec, self.given.descriptors)?;
         self.guard.add(group.pid);
         self.spawned.processes.insert(member, group);
         self.watch_pipes(member, pipes)

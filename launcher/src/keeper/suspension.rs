@@ -30,7 +30,7 @@ impl Suspension {
 
 impl Shell {
     fn signal_all(&self, signal: Signal) {
-        self.processes.values().for_each(|process| process.group.signal(signal));
+        self.ranks.processes.values().for_each(|process| process.group.signal(signal));
         self.spawned.iter().for_each(|(_, group)| group.signal(signal));
     }
 
@@ -38,14 +38,14 @@ impl Shell {
         self.suspension.since.get_or_insert_with(Instant::now);
         self.signal_all(Signal::SIGSTOP);
         // Leases stand still, too.
-        self.guard.set_lease(None);
+        self.guard.suspend_lease();
         self.send_to_launcher(&FromKeeper::Suspended);
     }
 
     pub(super) fn resume(&mut self) {
         if let Some(since) = self.suspension.since.take() {
             self.suspension.before += since.elapsed();
-            self.guard.set_lease(self.lease);
+            self.guard.resume_lease();
             self.signal_all(Signal::SIGCONT);
             self.redraw();
             self.resume_inputs();
@@ -54,7 +54,7 @@ impl Shell {
 
     /// A rank that is started while all others stand still waits with them.
     pub(super) fn suspend_new(&self, rank: Rank) {
-        if let Some(process) = self.processes.get(&rank).filter(|_| self.suspension.is_on()) {
+        if let Some(process) = self.ranks.processes.get(&rank).filter(|_| self.suspension.is_on()) {
             process.group.signal(Signal::SIGSTOP);
         }
     }

@@ -44,23 +44,38 @@ impl Terminal {
     }
 }
 
+/// The terminal of the keeper's only rank.
+#[derive(Debug)]
+pub(super) struct OwnTerminal {
+    /// How one begins, if the rank has one.
+    spec: Option<TerminalSpec>,
+    /// That of the newest.
+    keeper_end: Option<OwnedFd>,
+}
+
+impl OwnTerminal {
+    pub(super) fn new(spec: Option<TerminalSpec>) -> OwnTerminal {
+        OwnTerminal { spec, keeper_end: None }
+    }
+}
+
 impl Shell {
     /// For a rank that is about to be started, if it has one.
     pub(super) fn new_terminal(&mut self) -> io::Result<Option<Terminal>> {
-        let Some(spec) = &self.terminal else { return Ok(None) };
+        let Some(spec) = &self.terminal.spec else { return Ok(None) };
         let named =
             |error| io::Error::other(format!("a terminal for it (--tty): {error}; is /dev/ptmx there?"));
         let terminal = Terminal::open(spec).map_err(named)?;
-        self.terminal_end = Some(terminal.keeper_end.as_fd().try_clone_to_owned()?);
+        self.terminal.keeper_end = Some(terminal.keeper_end.as_fd().try_clone_to_owned()?);
         Ok(Some(terminal))
     }
 
     /// The launcher's terminal has another size.
     pub(super) fn resize(&mut self, size: Size) {
-        if let Some(spec) = &mut self.terminal {
+        if let Some(spec) = &mut self.terminal.spec {
             spec.size = size;
         }
-        if let Some(terminal) = &self.terminal_end {
+        if let Some(terminal) = &self.terminal.keeper_end {
             // It has been closed: the next one has this size.
             let _ = size.set(terminal.as_fd());
         }
@@ -68,7 +83,7 @@ impl Shell {
 
     /// The program stood still, and others have drawn on the screen: most draw it again when they hear of a size.
     pub(super) fn redraw(&self) {
-        let group = self.terminal_end.as_ref().map(tcgetpgrp);
+        let group = self.terminal.keeper_end.as_ref().map(tcgetpgrp);
         if let Some(Ok(group)) = group {
             // It has ended.
             let _ = killpg(group, Signal::SIGWINCH);

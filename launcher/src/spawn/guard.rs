@@ -46,6 +46,7 @@ const LOOK_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Guard {
     child: Child,
     pipe: Option<ChildStdin>,
+    lease: Option<Duration>,
 }
 
 impl Guard {
@@ -64,7 +65,7 @@ impl Guard {
             .spawn()
             .map_err(|error| LauncherError::Guard { error })?;
         let pipe = child.stdin.take();
-        Ok(Guard { child, pipe })
+        Ok(Guard { child, pipe, lease: None })
     }
 
     pub(crate) fn add(&mut self, pid: Pid) {
@@ -82,7 +83,18 @@ impl Guard {
 
     /// How long the processes may run from now on; `None`: as long as they want.
     pub(crate) fn set_lease(&mut self, lease: Option<Duration>) {
-        match lease {
+        self.lease = lease;
+        self.resume_lease();
+    }
+
+    /// The processes stand still, and so does their lease.
+    pub(crate) fn suspend_lease(&mut self) {
+        self.say("!\n");
+    }
+
+    /// It runs from now on.
+    pub(crate) fn resume_lease(&mut self) {
+        match self.lease {
             Some(lease) => self.say(&format!("!{}\n", lease.as_millis())),
             None => self.say("!\n"),
         }

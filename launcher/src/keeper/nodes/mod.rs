@@ -5,20 +5,19 @@ mod disk;
 mod node_protector;
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ckpt_glue::protection::nodes::Refusal;
 use nix::errno::Errno;
-use nix::sys::epoll::Epoll;
 
+use super::super::events::Events;
 use super::super::limits::COPY_GRACE;
 use super::super::nodes::wire::{Membership, NodeTask};
-use super::super::watch;
 use super::super::wire::FromKeeper;
 use super::super::worker::Worker;
+use super::Source;
 use super::{Shell, Site};
 use disk::{Disk, DiskEvent};
 use node_protector::NodeProtector;
@@ -72,8 +71,7 @@ impl OwnDirectory {
     pub(super) fn start(
         site: &Site,
         membership: &Membership,
-        epoll: &Epoll,
-        (of_disk, of_protector): (u64, u64),
+        events: &mut Events<Source>,
     ) -> io::Result<OwnDirectory> {
         let is_over = Arc::new(AtomicBool::new(false));
         let open = Arc::new(AtomicUsize::new(0));
@@ -82,8 +80,8 @@ impl OwnDirectory {
             drop(ended);
             disk.perform(number, task, results);
         })?;
-        watch(epoll, worker.wake_fd().as_fd(), of_disk)?;
-        let start = |group| NodeProtector::start(site, group, &membership.budget, epoll, of_protector);
+        events.watch(worker.wake_fd(), Source::Disk)?;
+        let start = |group| NodeProtector::start(site, group, &membership.budget, events);
         Ok(OwnDirectory {
             worker,
             open,
@@ -114,8 +112,7 @@ impl Shell {
             // Nothing is protected or brought any more: work that was under way is given up.
             ended = own.protector.take();
             if let Some(protector) = &ended {
-                // Fails only for a descriptor that is being closed.
-                let _ = self.epoll.delete(protector.wake_fd());
+                self.events.take_out(protector.wake_fd());
             }
             own.is_over.store(true, Ordering::Relaxed);
         }

@@ -6,16 +6,16 @@ use std::os::fd::BorrowedFd;
 use ckpt_glue::protection::nodes::Refusal;
 use drivers::FAULTS_VARIABLE;
 use nix::errno::Errno;
-use nix::sys::epoll::Epoll;
 use protector::{Event, Protector, ProtectorError, REQUESTS_MAX, Rail, Request, RequestKind, Settings};
 use store::GenerationId;
 use store::protect::{Group, ProtectError};
 use transport::Rank;
 
+use super::super::super::events::Events;
 use super::super::super::limits::PROTECTOR_PATIENCE;
 use super::super::super::nodes::wire::{Budget, NodeDone, NodeTask, Rebuilt};
-use super::super::super::watch;
 use super::super::Site;
+use super::super::Source;
 
 /// A request that has not been answered.
 #[derive(Debug)]
@@ -36,8 +36,7 @@ impl NodeProtector {
         site: &Site,
         group: Group,
         budget: &Budget,
-        epoll: &Epoll,
-        token: u64,
+        events: &mut Events<Source>,
     ) -> io::Result<NodeProtector> {
         // The rails of its ranks have the same faults.
         let faults = site.program.variable(FAULTS_VARIABLE);
@@ -57,7 +56,7 @@ impl NodeProtector {
             patience: PROTECTOR_PATIENCE,
         };
         let protector = Protector::start(settings).map_err(io::Error::other)?;
-        watch(epoll, protector.wake_fd(), token)?;
+        events.watch(protector.wake_fd(), Source::Protector)?;
         Ok(NodeProtector { protector, open: Vec::new() })
     }
 

@@ -35,7 +35,7 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_test(word: &str) -> bool {
-    word.contains(".rs::") || word.contains(WITHOUT) || word.contains("_attacks.py: ")
+    word.contains(".rs::") || word.contains(".scenario") || word.contains("_attacks.py: ")
 }
 
 fn fault_of(word: &str, root: &Path) -> Option<String> {
@@ -71,10 +71,11 @@ mod tests {
         std::fs::create_dir(root.path().join("a")).unwrap();
         write("a/b.rs", "#[test]\nfn it_holds() {}");
         write("a/c.scenario", "expect without 1-out: lost");
+        write("a/e.scenario", "expect: done");
         write("a/d_attacks.py", "@attacks(\"a flood\")");
         let head = "| fault | mend | test |\n|---|---|---|\n";
         let good = "| x | `a/b.rs` | `a/b.rs::it_holds` |\n| x | R1 | `a/c.scenario without 1-out` |\n\
-                    | x | y | `a/d_attacks.py: a flood` |\n";
+                    | x | y | `a/d_attacks.py: a flood` |\n| x | R2 | `a/e.scenario` |\n";
         assert_eq!(missing(&format!("{head}{good}"), root.path()), [""; 0]);
         let bad = "| x | `a/gone.rs` | `a/b.rs::it_hold` |\n| x | y | `a/c.scenario without 2-out` |\n\
                    | x | y | `a/d_attacks.py: a drought` |\n| x | y | `a/b.rs` |\n| x | `a/b.rs::it_holds` |\n";
