@@ -18,8 +18,8 @@ use crate::control::Watch;
 use crate::duration::{optional_text, text, write_duration};
 use crate::error::ConfigError;
 use crate::limits::{
-    BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, FAN_OUT_MAX, FENCE_MAX, HEARTBEAT_MIN, HEARTBEATS_MISSED_MIN,
-    JOB_FILE_BYTES_MAX, REPLACE_SILENCES, RESTARTS_MAX,
+    BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, EARLIER_SILENCES, FAN_OUT_MAX, FENCE_MAX, HEARTBEAT_MIN,
+    HEARTBEATS_MISSED_MIN, JOB_FILE_BYTES_MAX, RECONNECT_BEATS, REPLACE_SILENCES, RESTARTS_MAX,
 };
 use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
 
@@ -129,6 +129,18 @@ impl KeeperConfig {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.heartbeat, self.heartbeat * self.heartbeats_missed_max)
+    }
+
+    /// Longest wait for keepers before the first fence of a restart, which waits for the others.
+    #[must_use]
+    pub fn restart_gather_max(&self) -> Duration {
+        self.watch().beat() * RECONNECT_BEATS
+    }
+
+    /// The time in which a node has to answer a restart before its place is given to another host, if half of the nodes are there at once (R32).
+    #[must_use]
+    pub fn restart_absence(&self) -> Duration {
+        self.restart_gather_max() + self.watch().silence().saturating_mul(EARLIER_SILENCES)
     }
 
     /// Longest wait for a node that does not answer: another host may take its place meanwhile, or its own may come back.

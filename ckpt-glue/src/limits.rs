@@ -152,6 +152,10 @@ pub const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 /// Heartbeats for which a node that does not answer a fence may take to get another keeper, before its place is given to another host.
 pub const RECONNECT_BEATS: u32 = 4;
 
+/// Silences from the answers of half of the nodes to a launcher's first fence until nothing of an earlier launcher runs anywhere (R32). That one takes one to
+/// notice that it has no majority, and its last lease lasts for another one at most.
+pub const EARLIER_SILENCES: u32 = 2;
+
 /// The host that has got a node's place has so many times the silence of a lost keeper to answer; then the place may be given away again.
 pub const REPLACE_SILENCES: u32 = 2;
 

@@ -544,7 +544,11 @@ impl Recovery {
         let earlier =
             Some(self.settings.earlier_lease).filter(|lease| self.life.is_none() && !lease.is_zero());
         let earlier = earlier.filter(|_| !self.settings.sabotage.is_out(Rule::PlaceTooEarly));
-        let until = now + self.settings.fence_max + earlier.unwrap_or_default();
+        // A launcher that continues a job waits for slow logins here (`JobSettings::gather_max`).
+        let logins = Some(self.settings.start_timeout)
+            .filter(|_| self.life.is_none() && self.beginning != Beginning::Fresh);
+        let fence_max = self.settings.fence_max.max(logins.unwrap_or_default());
+        let until = now + fence_max + earlier.unwrap_or_default();
         let not_before = earlier.map(|lease| now + lease);
         let (fenced, lost) = (BTreeSet::new(), BTreeSet::new());
         self.state =

@@ -23,6 +23,7 @@ use crate::commands::hosts::HostArguments;
 use crate::commands::key::{KeyArgument, SignArgument};
 use crate::commands::protection::ProtectionArguments;
 use crate::commands::stdin::{StdinArguments, StdinChange};
+use crate::commands::succession::SuccessionArguments;
 use crate::exit::Exit;
 
 const ABOUT: &str = "Run, checkpoint and restart parallel programs that survive failures";
@@ -233,6 +234,9 @@ pub(crate) enum OwnCommand {
         #[command(subcommand)]
         probe: crate::commands::doctor::probe::Probe,
     },
+    /// Continue a job whose launcher is lost, for the keeper that knew it
+    #[command(name = "__successor")]
+    Successor,
     /// The program that `demo` runs on each rank
     #[command(name = "__demo-rank")]
     DemoRank(DemoRankArguments),
@@ -336,6 +340,8 @@ pub(crate) struct RunArguments {
     /// Its output goes into files in its directory (by default ./stillwire-JOB), and `stillwire attach` shows it and passes on the exit code. Standard input is empty. If the launcher is killed, the job continues from its newest checkpoint. `stillwire kill` ends it.
     #[arg(long, conflicts_with_all = ["stdin", "tty"])]
     pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) succession: SuccessionArguments,
     /// Print only the program's output, errors and faults: no progress, and no warnings about options; with -n 1, without the rank's number in front of each line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -454,6 +460,11 @@ pub(crate) struct RestartArguments {
     /// Return when the job runs, and print its id, as for `run`
     #[arg(long, conflicts_with = "stdin")]
     pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) succession: SuccessionArguments,
+    /// The nodes are where the job's file says, also those that it names otherwise than the images do
+    #[arg(skip)]
+    pub(crate) keeps_places: bool,
     /// Print only the program's output, errors and faults, as for `run`
     #[arg(short, long)]
     pub(crate) quiet: bool,

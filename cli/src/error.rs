@@ -30,6 +30,8 @@ pub(crate) enum CliError {
     Mpirun { path: PathBuf, error: io::Error },
     #[error("{problem} (--hosts)")]
     Hosts { problem: String },
+    #[error("no other host can continue the job if its launcher is lost: {problem} (--on-launcher-loss)")]
+    LauncherLoss { problem: String },
     #[error("{problem} (--domains)")]
     Domains { problem: String },
     #[error(transparent)]
@@ -232,6 +234,7 @@ impl CliError {
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::DomainsOfNothing
+            | CliError::LauncherLoss { .. }
             | CliError::CopyLocation { .. } => Exit::Usage,
             CliError::Stopped | CliError::BringingStopped { .. } => Exit::Stopped,
             CliError::ForDevelopers { .. }

@@ -54,6 +54,7 @@ fn serve(command: OwnCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        OwnCommand::Successor => end(background::succeed()),
         OwnCommand::First => launcher::spawn::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),
         OwnCommand::DemoRank(rank) => demo::program::main(&rank),

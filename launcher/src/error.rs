@@ -115,7 +115,7 @@ pub enum LauncherError {
     )]
     Unseated { problem: String, job: PathBuf },
     #[error(
-        "{host} knows life {life} of the job, which {job} does not: that one is an older state. Name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
+        "{host} knows life {life} of the job, which {job} does not: that one is an older state. If another host has continued the job, it runs there (`stillwire ps`). Otherwise name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: String, life: transport::Life, job: PathBuf },
     #[error("{path}: {error}")]

@@ -34,6 +34,7 @@ pub mod secrets;
 pub mod spawn;
 pub mod status;
 mod storage;
+pub mod succession;
 mod terminal;
 pub mod text;
 mod version;
@@ -62,6 +63,7 @@ use transport::JobId;
 use transport::config::AuthLevel;
 
 use crate::mpi::replacement::Replacement;
+use crate::succession::Succession;
 
 pub use addresses::Addresses;
 pub use coordinator::run;
@@ -120,6 +122,8 @@ pub struct Plan {
     pub spares: Vec<Node>,
     /// The reaction to a lost host.
     pub on_host_loss: HostLoss,
+    /// The reaction to the loss of this launcher.
+    pub succession: Succession,
     /// Nodes and hosts on which ranks of an earlier launcher may run: see [`former_host`].
     pub former_hosts: BTreeSet<String>,
     /// How long those may run at most.
@@ -187,6 +191,8 @@ pub mod setting {
     pub const SPARE_HOSTS: &str = "spare-hosts";
     /// The reaction to a lost host.
     pub const ON_HOST_LOSS: &str = "on-host-loss";
+    /// The reaction to a lost launcher, if somebody has named one.
+    pub const ON_LAUNCHER_LOSS: &str = "on-launcher-loss";
     /// Hosts on which ranks of the job may run besides those of the nodes: a restart that leaves one out waits for as long as a lease lasts (R32).
     pub const FORMER_HOSTS: &str = "former-hosts";
     /// How long ranks may run there at most.

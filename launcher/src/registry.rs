@@ -49,7 +49,9 @@ pub struct Registration {
 impl Registration {
     /// Makes the entry of a job that is about to run.
     pub fn create(plan: &Plan) -> Result<Registration, LauncherError> {
-        let folder = runtime_directory()?.join(plan.job.to_string());
+        let root = runtime_directory()?;
+        let _lock = lock(&root)?;
+        let folder = root.join(plan.job.to_string());
         make(&folder)?;
         let registration = Registration { folder };
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
@@ -85,11 +87,32 @@ pub(crate) fn socket_of(info: &JobInfo) -> Result<PathBuf, LauncherError> {
     Ok(runtime_directory()?.join(&info.job).join(SOCKET))
 }
 
-/// Removes the folder of a job whose launcher is dead.
-pub fn remove_abandoned(job: JobId) {
+/// Held while an entry is made or removed.
+fn lock(root: &Path) -> io::Result<fs::File> {
+    let folder = fs::File::open(root)?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+/// Removes the folder of a job whose launcher, of this process id, is dead. Another launcher may have continued the job meanwhile: its entry stays.
+pub fn remove_abandoned(job: JobId, launcher: u32) {
+    let Ok(root) = runtime_directory() else { return };
+    let Ok(_lock) = lock(&root) else { return };
+    let folder = root.join(job.to_string());
+    if read_info(&folder).is_some_and(|info| info.pid == launcher) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Removes the folder of a job that no launcher has.
+pub(crate) fn remove(job: JobId) {
     if let Ok(root) = runtime_directory() {
         let _ = fs::remove_dir_all(root.join(job.to_string()));
     }
+}
+
+fn read_info(folder: &Path) -> Option<JobInfo> {
+    serde_json::from_str(&fs::read_to_string(folder.join(INFO)).ok()?).ok()
 }
 
 /// Every registered job, oldest first. One whose launcher was killed together with its guard is still among them.
@@ -99,10 +122,7 @@ pub fn jobs() -> Result<Vec<JobInfo>, LauncherError> {
     let mut jobs = Vec::new();
     for entry in fs::read_dir(&root).map_err(failed)?.take(JOBS_MAX) {
         let Ok(entry) = entry else { continue };
-        let Ok(text) = fs::read_to_string(entry.path().join(INFO)) else { continue };
-        if let Ok(info) = serde_json::from_str::<JobInfo>(&text) {
-            jobs.push(info);
-        }
+        jobs.extend(read_info(&entry.path()));
     }
     jobs.sort_by_key(|info| info.started_unix_ms);
     Ok(jobs)

@@ -28,6 +28,7 @@ use super::flush::wire::PartRequest;
 use super::limits::{LINK_FRAME_BYTES_MAX, READ_BYTES, VERSION_BYTES_MAX};
 use super::nodes::NodeRoot;
 use super::nodes::wire::{Membership, NodeDone, NodeTask};
+use super::succession::SuccessorPlace;
 use super::terminal::{Size, TerminalSpec};
 use super::version::VERSION;
 use crate::mpi::replacement::Replacement;
@@ -95,6 +96,8 @@ pub(crate) struct Begin {
     pub(crate) shows_parts: bool,
     /// The only rank has a terminal.
     pub(crate) terminal: Option<TerminalSpec>,
+    /// This host may have to continue the job.
+    pub(crate) successor: Option<SuccessorPlace>,
 }
 
 /// From the coordinator's shell to a keeper's.
@@ -155,6 +158,8 @@ pub(crate) enum ToKeeper {
     Copy(Box<PartRequest>),
     /// It need not be packed any more; it is answered all the same.
     GiveUpCopy { number: u64 },
+    /// The launcher ends with an error: the keeper ends everything, and leaves no candidate behind.
+    GiveUp,
     /// The job is over.
     Leave,
 }

@@ -75,7 +75,8 @@ pub enum Message {
     Fence {
         /// Counter of the life to come.
         counter: u32,
-        /// Whether the job has had no life yet, so that a keeper which remembers none has forgotten nothing.
+        /// Whether the launcher has begun no life yet, so that a keeper which remembers none has forgotten nothing. Not for one on a host that has just got its
+        /// node's place.
         first: bool,
     },
     /// K -> C, straight: all processes of those lives are dead here, and none will be started.

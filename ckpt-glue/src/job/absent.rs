@@ -7,7 +7,7 @@ use core::time::Duration;
 use transport::Instant;
 
 use crate::control::Watch;
-use crate::limits::{RECONNECT_BEATS, REPLACE_SILENCES};
+use crate::limits::{EARLIER_SILENCES, RECONNECT_BEATS, REPLACE_SILENCES};
 use crate::names::NodeIndex;
 
 /// What the coordinator knows of the leases of nodes that do not answer.
@@ -22,6 +22,21 @@ pub(super) struct Absent {
     /// Nodes that have not answered the fence, and when their place may be given away.
     missing: BTreeMap<NodeIndex, Instant>,
     again: Duration,
+    /// An earlier launcher may grant leases: no place is given away.
+    earlier: Option<Earlier>,
+    /// Nodes whose place was given to another host since the last life: a keeper there remembers nothing.
+    replaced: BTreeSet<NodeIndex>,
+}
+
+/// An earlier launcher of the job that may be cut off from this one. It grants leases while more than half of the keepers are there.
+#[derive(Clone, Debug)]
+struct Earlier {
+    /// Nodes whose locks this launcher's keepers have: no keeper there answers to the earlier one.
+    locked: BTreeSet<NodeIndex>,
+    /// So many of these leave it no majority.
+    needed: u32,
+    /// Then everything that it began is over after this time.
+    over_after: Duration,
 }
 
 impl Absent {
@@ -62,6 +77,22 @@ impl Absent {
         }
     }
 
+    /// The first fence of a launcher that continues a job begins. `quorum`: half of the nodes. `early`: R32 is out.
+    pub(super) fn fence_first(
+        &mut self,
+        now: Instant,
+        watch: Watch,
+        early: bool,
+        quorum: u32,
+        nodes: impl Iterator<Item = NodeIndex>,
+    ) {
+        self.missing = nodes.map(|node| (node, now)).collect();
+        self.again = watch.silence() * REPLACE_SILENCES;
+        let over_after = watch.silence() * EARLIER_SILENCES;
+        let earlier = Earlier { locked: BTreeSet::new(), needed: quorum, over_after };
+        self.earlier = Some(earlier).filter(|_| !early);
+    }
+
     /// A keeper of the node is there. It answers when its processes have ended, or those of an earlier keeper (R30); that may take its time, and then it may
     /// be lost, too.
     pub(super) fn is_there(&mut self, now: Instant, node: NodeIndex) {
@@ -75,13 +106,35 @@ impl Absent {
         self.missing.values_mut().for_each(|due| *due = *due + late);
     }
 
-    /// The node has answered the fence.
-    pub(super) fn has_answered(&mut self, node: NodeIndex) {
+    /// The node has answered the fence: its lock is in the hands of the keeper there (R30).
+    pub(super) fn has_answered(&mut self, now: Instant, node: NodeIndex) {
         self.missing.remove(&node);
+        let Some(earlier) = &mut self.earlier else { return };
+        if !self.replaced.contains(&node) {
+            earlier.locked.insert(node);
+        }
+        if earlier.locked.len() >= earlier.needed as usize {
+            let over_at = now + earlier.over_after;
+            self.missing.values_mut().for_each(|due| *due = over_at.max(*due));
+            self.earlier = None;
+        }
+    }
+
+    /// Another host has got the node's place.
+    pub(super) fn is_replaced(&mut self, node: NodeIndex) {
+        self.replaced.insert(node);
+    }
+
+    /// Whether a keeper of this node may remember earlier lives.
+    pub(super) fn may_remember(&self, node: NodeIndex) -> bool {
+        !self.replaced.contains(&node)
     }
 
     /// The nodes whose place may be given to another host now, again if they have been named for long.
     pub(super) fn due(&mut self, now: Instant) -> Vec<NodeIndex> {
+        if self.earlier.is_some() {
+            return Vec::new();
+        }
         let due = self.missing.iter_mut().filter(|(_, due)| **due <= now);
         due.map(|(node, due)| {
             *due = now + self.again;
@@ -91,7 +144,7 @@ impl Absent {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.missing.values().min().copied()
+        self.missing.values().min().copied().filter(|_| self.earlier.is_none())
     }
 
     /// The fence is over.
@@ -122,7 +175,7 @@ mod tests {
     #[test]
     fn a_silent_node_is_given_away_when_no_new_keeper_comes() {
         let mut absent = fenced(&[1], 19, 20);
-        absent.has_answered(NodeIndex(0));
+        absent.has_answered(at(20), NodeIndex(0));
         assert_eq!(absent.poll_timeout(), Some(at(21)));
         assert_eq!(absent.due(at(20)), []);
         assert_eq!(absent.due(at(21)), [NodeIndex(1)]);
@@ -139,7 +192,7 @@ mod tests {
         let mut absent = fenced(&[0, 1], 19, 20);
         absent.is_there(at(20), NodeIndex(0));
         absent.is_there(at(23), NodeIndex(2));
-        absent.has_answered(NodeIndex(1));
+        absent.has_answered(at(23), NodeIndex(1));
         assert_eq!(absent.due(at(29)), []);
         assert_eq!(absent.due(at(30)), [NodeIndex(0)]);
         assert_eq!(absent.due(at(33)), [NodeIndex(2)]);
@@ -153,5 +206,41 @@ mod tests {
         assert_eq!(absent.silent().count(), 0);
         absent.fence(at(20), Watch::new(SECOND / 4, SECOND * 5), false, [NodeIndex(1)].into_iter());
         assert_eq!(absent.poll_timeout(), Some(at(30)));
+    }
+
+    /// Half of four nodes: an earlier launcher needs three.
+    fn fenced_first(now: u32) -> Absent {
+        let mut absent = Absent::default();
+        absent.fence_first(at(now), Watch::new(SECOND / 4, SECOND * 5), false, 2, (0..4).map(NodeIndex));
+        absent
+    }
+
+    #[test]
+    fn a_restart_gives_a_place_away_when_no_earlier_launcher_can_have_ranks_there() {
+        let mut absent = fenced_first(0);
+        absent.has_answered(at(1), NodeIndex(0));
+        absent.has_answered(at(2), NodeIndex(0));
+        assert_eq!(absent.due(at(100)), [], "an earlier launcher may have the other three");
+        assert_eq!(absent.poll_timeout(), None);
+        absent.has_answered(at(100), NodeIndex(3));
+        assert_eq!(absent.due(at(109)), []);
+        assert_eq!(absent.poll_timeout(), Some(at(110)));
+        absent.is_there(at(105), NodeIndex(2));
+        assert_eq!(absent.due(at(110)), [NodeIndex(1)]);
+        assert_eq!(absent.due(at(115)), [NodeIndex(2)]);
+    }
+
+    #[test]
+    fn a_host_in_the_place_of_another_has_no_lock_of_an_earlier_launcher() {
+        let mut absent = fenced_first(0);
+        absent.is_replaced(NodeIndex(1));
+        assert!(!absent.may_remember(NodeIndex(1)));
+        absent.has_answered(at(1), NodeIndex(0));
+        absent.has_answered(at(1), NodeIndex(1));
+        assert_eq!(absent.due(at(100)), []);
+        absent.has_answered(at(100), NodeIndex(2));
+        assert_eq!(absent.due(at(110)), [NodeIndex(3)]);
+        absent.begin_life();
+        assert!(absent.may_remember(NodeIndex(1)));
     }
 }

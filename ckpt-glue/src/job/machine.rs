@@ -102,7 +102,7 @@ impl Job {
             restorer,
             recovery,
             here: BTreeSet::new(),
-            gather_until: Some(now + config.fault.start_timeout),
+            gather_until: Some(now + settings.gather_max()),
             fence: (0, false),
             counted: Counted::default(),
             leases: None,
@@ -138,6 +138,7 @@ impl Job {
                 self.recovery.handle(now, recovery::Input::StoreWithdrawn { counter });
             }
             Input::NodeReplaced { node } => {
+                self.absent.is_replaced(node);
                 self.recovery.handle(now, recovery::Input::NodeReplaced { node });
             }
             Input::StoreBusy { counter } => {
@@ -286,7 +287,7 @@ impl Job {
             }
             (Party::Keeper(sender), Message::Fenced { counter, node, votes }) if sender == node => {
                 if counter == self.fence.0 {
-                    self.absent.has_answered(node);
+                    self.absent.has_answered(now, node);
                 }
                 self.recovery.handle(now, recovery::Input::NodeFenced { counter, node, votes });
             }
@@ -615,18 +616,7 @@ impl Job {
         match output {
             recovery::Output::FenceNodes { counter, first } => {
                 self.fence = (counter, first);
-                let nodes: Vec<NodeIndex> =
-                    self.settings.layout.shares().iter().map(|share| share.node).collect();
-                if let Some(watch) = self.watch().filter(|_| !first) {
-                    let early = self.settings.sabotage.is_out(Rule::PlaceTooEarly);
-                    self.absent.fence(now, watch, early, nodes.iter().copied());
-                    for node in self.absent.silent() {
-                        self.outputs.push(Output::Reconnect { node });
-                    }
-                }
-                for node in nodes {
-                    self.send_fence(node);
-                }
+                self.fence_nodes(now, first);
             }
             recovery::Output::FenceStore { counter, refuse_below } => {
                 self.outputs.push(Output::FenceStore { counter, refuse_below });

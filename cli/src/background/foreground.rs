@@ -66,7 +66,8 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
             shown.viewer.show()?;
         }
         match (heard, shown.as_mut()) {
-            (Received::Nothing, _) | (Received::Message(Report::Running), None) => {}
+            (Received::Nothing | Received::Message(Report::NotBegun(_)), _)
+            | (Received::Message(Report::Running), None) => {}
             (Received::Message(Report::Begun { job, directory }), _) => {
                 let directory = PathBuf::from(std::ffi::OsString::from_vec(directory));
                 let records = Records::of(&directory);

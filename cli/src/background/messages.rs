@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde::{Deserialize, Serialize};
 
+use super::candidate::Attempt;
+
 /// A launcher's report to its watcher, which forwards it to the command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -17,6 +19,8 @@ pub(crate) enum Report {
     Running,
     /// No process of the job is left, and the watcher does not continue it.
     Ended { exit_code: u8 },
+    /// The launcher of a candidate has not made the job run, and why.
+    NotBegun(Attempt),
 }
 
 /// The result of a read.

@@ -3,20 +3,23 @@
 //! Three processes take part. The command ([`foreground`]) waits until the job runs. The watcher ([`watcher`]) has a session of its own and waits for the
 //! launcher; if that is killed, the watcher continues the job from its newest checkpoint ([`takeover`]). The launcher writes its output into files of the
 //! job's directory ([`records`]), and `stillwire attach` prints them ([`viewer`]). It finds a job by its id while a launcher or watcher of it lives
-//! ([`watched_jobs`]).
+//! ([`watched_jobs`]). If launcher and watcher are lost together, another host continues the job ([`successor`]).
 
+mod candidate;
 mod foreground;
 mod messages;
 pub(crate) mod records;
+mod successor;
 mod takeover;
 pub(crate) mod viewer;
 pub(crate) mod watched_jobs;
 mod watcher;
 
 pub(crate) use foreground::detach;
+pub(crate) use successor::succeed;
 pub(crate) use takeover::Launch;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,8 +35,10 @@ use crate::commands::Stream;
 use crate::commands::outcome::RunReport;
 use crate::error::CliError;
 use crate::exit::Exit;
+use candidate::Attempt;
 use messages::{Report, send};
 use records::{EndRecord, Records};
+use successor::judge;
 
 /// A program that neither calls MPI_Init nor opens a session reports no start. It counts as running after its processes have existed for this time.
 const RUNS_AFTER: Duration = Duration::from_secs(2);
@@ -45,6 +50,9 @@ pub(crate) struct DetachedLauncher {
     pipe: File,
     place: OnceCell<Place>,
     report: OnceCell<serde_json::Value>,
+    /// Somebody else may make the job run if this launcher does not.
+    is_candidate: bool,
+    has_run: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -55,11 +63,13 @@ struct Place {
 }
 
 impl DetachedLauncher {
-    pub(crate) fn new(pipe: File) -> DetachedLauncher {
-        DetachedLauncher { pipe, place: OnceCell::new(), report: OnceCell::new() }
+    pub(crate) fn new(pipe: File, is_candidate: bool) -> DetachedLauncher {
+        let (place, report, has_run) = (OnceCell::new(), OnceCell::new(), Cell::new(false));
+        DetachedLauncher { pipe, place, report, is_candidate, has_run }
     }
 
     fn say(&self, said: &Report) {
+        self.has_run.set(self.has_run.get() || *said == Report::Running);
         send(&self.pipe, said);
     }
 
@@ -105,6 +115,9 @@ impl DetachedLauncher {
     /// Records how the job ended. All output is in the files by now.
     fn end(&self, result: &Result<Exit, CliError>) {
         let Some(place) = self.place.get() else { return };
+        if let Some(attempt) = self.failure(result) {
+            return self.say(&Report::NotBegun(attempt));
+        }
         let (exit, error) = match result {
             Ok(exit) => (*exit, None),
             Err(error) => (error.exit(), Some(error.to_string())),
@@ -112,6 +125,22 @@ impl DetachedLauncher {
         let end = EndRecord { exit_code: exit.code(), error, report: self.report.get().cloned() };
         if let Err(error) = place.records.note_end(&end) {
             crate::commands::print_message(format_args!("how the job ended cannot be recorded: {error}"));
+        }
+    }
+
+    /// Why a candidate's launcher has not made the job run, if that is so.
+    fn failure(&self, result: &Result<Exit, CliError>) -> Option<Attempt> {
+        if !self.is_candidate || self.has_run.get() {
+            return None;
+        }
+        match result {
+            // Its messages have the reason.
+            Ok(Exit::JobFailed | Exit::Failed) => {
+                let reason = self.report.get().and_then(|report| report["reason"].as_str());
+                Some(Attempt::Failed(reason.unwrap_or("not all ranks have started").to_owned()))
+            }
+            Ok(_) | Err(CliError::Stopped) => None,
+            Err(error) => Some(judge(error)),
         }
     }
 

@@ -9,6 +9,7 @@ use store::{Directory, GenerationId};
 use crate::arguments::{RestartArguments, RunArguments};
 use crate::commands::restart::open_job;
 use crate::commands::run::read_settings;
+use crate::commands::succession::LauncherLossArgument;
 use crate::error::CliError;
 
 /// Launchers that may be killed in a row without a checkpoint between them. More are no coincidence.
@@ -18,7 +19,7 @@ const DEATHS_MAX: u32 = 5;
 const LEFT_BEHIND_MAX: Duration = Duration::from_secs(60);
 
 /// Shortest time limit of a successor: it saves and ends the job at once.
-const LIMIT_MIN: Duration = Duration::from_secs(1);
+pub(super) const LIMIT_MIN: Duration = Duration::from_secs(1);
 
 /// The command of a launcher.
 pub(crate) enum Launch {
@@ -104,18 +105,31 @@ impl Launch {
         let mut limit = read_settings(&file)?.config.time_limit;
         let mut restart = match self {
             Launch::Run(run) => {
-                let RunArguments { key, sign, quiet, verbose, .. } = *run;
+                let RunArguments { key, sign, succession, quiet, verbose, .. } = *run;
                 let directory = directory.to_path_buf();
-                RestartArguments { directory, key, sign, quiet, verbose, ..RestartArguments::default() }
+                RestartArguments {
+                    directory,
+                    key,
+                    sign,
+                    succession,
+                    detach: true,
+                    quiet,
+                    verbose,
+                    ..RestartArguments::default()
+                }
             }
             Launch::Restart(mut restart) => {
                 restart.directory = directory.to_path_buf();
+                restart.detach = true;
                 // These options chose the beginning of the run.
                 (restart.from, restart.trust, restart.generation) = (None, false, None);
                 limit = restart.time_limit.or(limit);
                 *restart
             }
         };
+        // The job file has it. With too few hosts left it is no reason not to run the job.
+        let named = &mut restart.succession.on_launcher_loss;
+        named.take_if(|loss| *loss == LauncherLossArgument::Continue);
         restart.time_limit = limit.map(|limit| limit.saturating_sub(started.elapsed()).max(LIMIT_MIN));
         Ok(Launch::Restart(Box::new(restart)))
     }

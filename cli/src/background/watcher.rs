@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -13,6 +13,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, setsid};
 
+use super::candidate::Attempt;
 use super::messages::{Messages, Received, Report, pipe, send};
 use super::records::{EndRecord, Records};
 use super::takeover::{Launch, LauncherDeaths, Succession};
@@ -24,14 +25,28 @@ use crate::exit::Exit;
 
 /// Runs the command, with successors if launchers are killed. Returns the job's exit code.
 pub(super) fn watch(launch: Launch, foreground: File) -> u8 {
-    let watched = Watcher::new(foreground).and_then(|mut watcher| watcher.run(launch));
-    watched.unwrap_or_else(|error| {
-        print_message(format_args!("the job cannot be detached: {error}"));
-        error.exit().code()
-    })
+    let watched = Watcher::new(Some(foreground)).and_then(|mut watcher| watcher.run(launch));
+    match watched {
+        Ok(Watched::Over(code)) => code,
+        // It is no candidate's.
+        Ok(Watched::NotBegun(_)) => Exit::JobFailed.code(),
+        Err(error) => {
+            print_message(format_args!("the job cannot be detached: {error}"));
+            error.exit().code()
+        }
+    }
 }
 
-struct Watcher {
+/// What has become of a job.
+#[derive(Debug)]
+pub(super) enum Watched {
+    /// It is over: its exit code.
+    Over(u8),
+    /// A candidate's launcher has not made it run.
+    NotBegun(Attempt),
+}
+
+pub(super) struct Watcher {
     /// To the command in the foreground, until the job runs.
     foreground: Option<File>,
     signals: SignalFd,
@@ -42,25 +57,55 @@ struct Watcher {
     job: Option<PathBuf>,
     /// Held until this process ends.
     alive: Option<File>,
+    /// The job has run below a launcher of this watcher, or there is nobody else to make it run.
+    has_run: bool,
+    failure: Option<Attempt>,
     /// Where `attach` finds the job, also between two launchers.
     listed: Option<WatchedJob>,
 }
 
 impl Watcher {
-    fn new(foreground: File) -> Result<Watcher, CliError> {
+    /// `foreground`: the command that detaches the job; `None`: a candidate's watcher.
+    pub(super) fn new(foreground: Option<File>) -> Result<Watcher, CliError> {
         setsid().map_err(io::Error::from)?;
         Ok(Watcher {
-            foreground: Some(foreground),
+            has_run: foreground.is_some(),
+            foreground,
             signals: launcher::take_signals(&[])?,
             started: Instant::now(),
             is_stopping: false,
             job: None,
             alive: None,
+            failure: None,
             listed: None,
         })
     }
 
-    fn run(&mut self, mut launch: Launch) -> Result<u8, CliError> {
+    /// Watches the job in this directory, whose records have been begun.
+    pub(super) fn follow_job(&mut self, directory: &Path) -> io::Result<()> {
+        self.alive = Some(Records::of(directory).hold()?);
+        self.job = Some(directory.to_path_buf());
+        Ok(())
+    }
+
+    /// Waits. Returns whether a signal ends the job.
+    pub(super) fn pause(&mut self, time: Duration) -> io::Result<bool> {
+        let until = Instant::now() + time;
+        loop {
+            self.read_signals(None);
+            let left = until.saturating_duration_since(Instant::now());
+            if self.is_stopping || left.is_zero() {
+                return Ok(self.is_stopping);
+            }
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(_) | Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub(super) fn run(&mut self, mut launch: Launch) -> Result<Watched, CliError> {
         let mut deaths = LauncherDeaths::default();
         loop {
             let (heard, told) = pipe()?;
@@ -68,7 +113,7 @@ impl Watcher {
                 ForkResult::Child => {
                     (self.foreground, self.alive) = (None, None);
                     drop(heard);
-                    std::process::exit(lead(launch, self.job.as_deref(), told).into())
+                    std::process::exit(lead(launch, self.job.as_deref(), told, !self.has_run).into())
                 }
                 ForkResult::Parent { child } => child,
             };
@@ -83,6 +128,10 @@ impl Watcher {
             let records = Records::of(&directory);
             if let Some(end) = records.end()? {
                 return Ok(self.over(end.exit_code));
+            }
+            if !self.has_run && !self.is_stopping {
+                let killed = || Attempt::Failed(format!("the launcher {}", died_words(status)));
+                return Ok(Watched::NotBegun(self.failure.take().unwrap_or_else(killed)));
             }
             let died = format!("the launcher (process {launcher}) {}", died_words(status));
             let next = (!self.is_stopping).then(|| {
@@ -127,7 +176,11 @@ impl Watcher {
                         }
                         self.job = Some(directory);
                     }
-                    self.forward(&report);
+                    self.has_run |= report == Report::Running;
+                    match report {
+                        Report::NotBegun(attempt) => self.failure = Some(attempt),
+                        report => self.forward(&report),
+                    }
                     continue;
                 }
                 Received::End => return Ok(()),
@@ -169,16 +222,16 @@ impl Watcher {
         }
     }
 
-    fn over(&mut self, exit_code: u8) -> u8 {
+    fn over(&mut self, exit_code: u8) -> Watched {
         self.forward(&Report::Ended { exit_code });
-        exit_code
+        Watched::Over(exit_code)
     }
 }
 
 /// The launcher. Returns its exit code.
-fn lead(launch: Launch, job: Option<&Path>, pipe: File) -> u8 {
+fn lead(launch: Launch, job: Option<&Path>, pipe: File, is_candidate: bool) -> u8 {
     launcher::give_signals_back();
-    let detached = DetachedLauncher::new(pipe);
+    let detached = DetachedLauncher::new(pipe, is_candidate);
     let taken = job.map_or(Ok(()), |directory| detached.take_over(directory));
     let result = taken.map_err(CliError::from).and_then(|()| match launch {
         Launch::Run(run) => run::run(*run, false, Some(&detached)),
@@ -201,7 +254,7 @@ fn leave_terminal() -> io::Result<()> {
 }
 
 /// Logs a message among those of the launchers.
-fn note(records: &Records, words: &str) {
+pub(super) fn note(records: &Records, words: &str) {
     // No other place for a message is left.
     let _ = records.append(Stream::Error).and_then(|mut file| writeln!(file, "stillwire: {words}"));
 }

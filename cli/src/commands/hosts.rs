@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ckpt_glue::config::KeeperConfig;
+use ckpt_glue::names::NodeIndex;
 use clap::Args;
 use launcher::{Addresses, HERE, HostLoss, Node};
 
@@ -122,6 +123,15 @@ fn is_name(symbol: char) -> bool {
 /// The remote shell that every cluster has. It must not ask for a password: nobody is there to answer. It ends when the other host has not answered for
 /// 6 s (three times the interval): a host that has lost its power closes no connection, and its ranks have ended by their lease (R30).
 const REMOTE_SHELL: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=2";
+
+/// The host of a node, which becomes the launcher's.
+#[derive(Debug)]
+pub(crate) struct HostPlace<'a> {
+    pub(crate) node: NodeIndex,
+    pub(crate) addresses: Addresses,
+    /// The host that was the launcher's, as others reach it.
+    pub(crate) launcher: &'a str,
+}
 
 /// One host of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -242,6 +252,36 @@ impl HostArguments {
             known.any(|known| host.addresses.is_none() || host.addresses == known.addresses)
         };
         !self.hosts.iter().all(was_there)
+    }
+
+    /// The same hosts, as another one names them whose launcher takes over. A host that has taken the place of a node may be newer than the list.
+    pub(crate) fn moved_to(&self, here: &HostPlace<'_>) -> HostArguments {
+        let own = self.hosts.get(here.node.0 as usize).map(|host| host.name.clone());
+        let is_own = |host: &HostArgument| own.as_ref().is_some_and(|own| *own == host.name);
+        let is_at = |host: &HostArgument| host.addresses.as_ref() == Some(&here.addresses);
+        let rename = |(number, host): (usize, &HostArgument)| {
+            let name = match host.name.as_str() {
+                _ if number == here.node.0 as usize || is_own(host) || is_at(host) => HERE,
+                name if name == HERE => here.launcher,
+                name => name,
+            };
+            let is_this = number == here.node.0 as usize;
+            let addresses = if is_this { Some(here.addresses.clone()) } else { host.addresses.clone() };
+            HostArgument { name: name.to_owned(), ranks: host.ranks, addresses }
+        };
+        let hosts: Vec<HostArgument> = self.hosts.iter().enumerate().map(rename).collect();
+        let is_spare = |host: &&HostArgument| host.name != HERE && !is_own(host) && !is_at(host);
+        let spare_hosts = self.spare_hosts.iter().filter(is_spare).cloned().collect();
+        HostArguments { hosts, spare_hosts, ..self.clone() }
+    }
+
+    /// As a job file has them; `None`: no list.
+    pub(crate) fn hosts_text(&self) -> Option<String> {
+        list_text(&self.hosts)
+    }
+
+    pub(crate) fn spare_hosts_text(&self) -> Option<String> {
+        list_text(&self.spare_hosts)
     }
 
     /// Whether failure domains are named.
@@ -410,6 +450,10 @@ impl HostArguments {
     }
 }
 
+fn list_text(hosts: &[HostArgument]) -> Option<String> {
+    (!hosts.is_empty()).then(|| hosts.iter().map(HostArgument::to_string).collect::<Vec<_>>().join(","))
+}
+
 /// Ranks of each host.
 fn shares(hosts: &[HostArgument], ranks: u32) -> Result<Vec<u32>, CliError> {
     let problem = |problem: String| Err(CliError::Hosts { problem });
@@ -504,6 +548,34 @@ mod tests {
         );
         assert!(shares("a:1@10.0.0.1,b@10.0.0.2", 4).unwrap_err().contains("for all or for none"));
         assert!(shares("a@10.0.0.1,b@10.0.0.2", 1).unwrap_err().contains("at least one for each"));
+    }
+
+    #[test]
+    fn the_hosts_of_a_lost_launcher_as_another_one_names_them() {
+        let moved = |text: &str, node: u32, address: &str| {
+            let addresses = address.parse().unwrap();
+            let place = HostPlace { node: NodeIndex(node), addresses, launcher: "10.0.0.1" };
+            let before = HostArguments { spare_hosts: hosts("c@10.0.0.3,e@10.0.0.5").hosts, ..hosts(text) };
+            let now = before.moved_to(&place);
+            (now.hosts_text().unwrap(), now.spare_hosts_text().unwrap())
+        };
+        let first = "localhost:1@10.0.0.1,b:1@10.0.0.2,c:2@10.0.0.3";
+        let spares = "c@10.0.0.3,e@10.0.0.5".to_owned();
+        let second = "10.0.0.1:1@10.0.0.1,localhost:1@10.0.0.2,c:2@10.0.0.3".to_owned();
+        assert_eq!(moved(first, 1, "10.0.0.2"), (second.clone(), spares.clone()));
+        // Once more, after an attempt that has failed.
+        assert_eq!(moved(&second, 1, "10.0.0.2"), (second, spares.clone()));
+        // Two nodes on one host; and a launcher whose host was no node.
+        let two = "localhost:1@10.0.0.1,b:1@10.0.0.2,b:2@10.0.0.2";
+        assert_eq!(
+            moved(two, 2, "10.0.0.2").0,
+            "10.0.0.1:1@10.0.0.1,localhost:1@10.0.0.2,localhost:2@10.0.0.2"
+        );
+        assert_eq!(moved("b:1@10.0.0.2,d:3@10.0.0.4", 1, "10.0.0.4").0, "b:1@10.0.0.2,localhost:3@10.0.0.4");
+        // A spare host has taken the place of c, and the list does not say so yet.
+        let (list, left) = moved(first, 2, "10.0.0.5");
+        assert_eq!(list, "10.0.0.1:1@10.0.0.1,b:1@10.0.0.2,localhost:2@10.0.0.5");
+        assert!(!left.contains("10.0.0.5"), "{left}");
     }
 
     #[test]

@@ -30,9 +30,8 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
             Ok(Answer::Status(status)) => Some(status),
             _ if !is_alive(info.pid) => {
                 // Its launcher and the guard were killed together.
-                registry::remove_abandoned(transport::JobId(
-                    u128::from_str_radix(&info.job, 16).unwrap_or(0),
-                ));
+                let job = u128::from_str_radix(&info.job, 16).unwrap_or(0);
+                registry::remove_abandoned(transport::JobId(job), info.pid);
                 continue;
             }
             _ => None,

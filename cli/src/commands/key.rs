@@ -24,6 +24,15 @@ pub(crate) struct KeyArgument {
 }
 
 impl KeyArgument {
+    pub(crate) fn of(key_file: Option<PathBuf>) -> KeyArgument {
+        KeyArgument { key_file }
+    }
+
+    /// The path of the file, for a process in another folder.
+    pub(super) fn absolute(&self) -> Result<Option<PathBuf>, CliError> {
+        Ok(self.key_file.as_ref().map(std::path::absolute).transpose()?)
+    }
+
     /// Whether a file is named: an option that must not be ignored silently.
     pub(super) fn is_named(&self) -> bool {
         self.key_file.is_some()
@@ -92,6 +101,15 @@ pub(crate) struct SignArgument {
 }
 
 impl SignArgument {
+    pub(crate) fn of(file: Option<PathBuf>) -> SignArgument {
+        SignArgument { file }
+    }
+
+    /// The path of the file, for a process in another folder.
+    pub(super) fn absolute(&self) -> Result<Option<PathBuf>, CliError> {
+        Ok(self.file.as_ref().map(std::path::absolute).transpose()?)
+    }
+
     pub(crate) fn is_named(&self) -> bool {
         self.file.is_some()
     }

@@ -26,6 +26,7 @@ pub(crate) mod repair;
 pub(crate) mod restart;
 pub(crate) mod run;
 pub(crate) mod stdin;
+pub(crate) mod succession;
 mod trust;
 pub(crate) mod verify;
 

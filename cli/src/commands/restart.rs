@@ -33,6 +33,7 @@ use super::relayout;
 use super::run::{
     RunDirectory, Settings, check_bind, job_file, lock, read_saves, read_settings, setting, supervise,
 };
+use super::succession::{self, SuccessionJob};
 use super::{print_message, progress_of};
 use crate::arguments::{GenerationArgument, RestartArguments};
 use crate::background::DetachedLauncher;
@@ -101,7 +102,11 @@ pub(crate) fn prepare(
         // Its images have not been read yet, but by their nodes before it is chosen.
         suspects.insert(manifest.generation);
     }
-    let Placement { nodes, spares } = place(&file, newest.as_ref(), &hosts, &bind, arguments.quiet)?;
+    let Placement { nodes, spares } = if arguments.keeps_places {
+        Placement { nodes: hosts.nodes(file.ranks, &bind)?, spares: hosts.spare_nodes(&bind)? }
+    } else {
+        place(&file, newest.as_ref(), &hosts, &bind, arguments.quiet)?
+    };
     if purpose == Purpose::Repair {
         // A repair has to know whether all is whole, so every byte is read.
         let committed = |found: &Generation| found.state == GenerationState::Committed;
@@ -123,6 +128,17 @@ pub(crate) fn prepare(
     let authority = authority(arguments, own_directories.as_ref(), &path);
     let mpi_problem = "it has no checkpoint to go on from; start it anew (`stillwire run`)".to_owned();
     let former_silence = former_silence(&file, &reported, &config);
+    let succession = arguments.succession.succession(&SuccessionJob {
+        detached: arguments.detach,
+        before: succession::read(&file),
+        nodes: &nodes,
+        has_own_directories: own_directories.is_some(),
+        needs_key: encryption.is_some() || flush.as_ref().is_some_and(|flush| flush.key.is_some()),
+        key: &arguments.key,
+        sign: &arguments.sign,
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+    })?;
     let mut plan = Plan {
         job: file.job,
         ranks: file.ranks,
@@ -137,6 +153,7 @@ pub(crate) fn prepare(
         on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: former_hosts(&file, &before),
         former_silence,
+        succession,
         auth: auth_between(&nodes, auth),
         nodes,
         provider,

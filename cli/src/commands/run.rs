@@ -34,6 +34,7 @@ use super::outcome::{exit_of, summarize};
 use super::progress::Progress;
 use super::protection;
 use super::stdin;
+use super::succession::SuccessionJob;
 use super::{print_json, print_message};
 use crate::arguments::{
     AuthArgument, CheckpointArguments, ExitAction, FaultAction, RunArguments, checkpoint_options,
@@ -55,7 +56,8 @@ pub(crate) mod setting {
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
     pub(crate) use launcher::setting::{
-        FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, RAIL, SPARE_HOSTS,
+        FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, ON_LAUNCHER_LOSS, RAIL,
+        SPARE_HOSTS,
     };
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
@@ -185,6 +187,17 @@ pub(crate) fn run(
         }
         None => AuthLevel::Full,
     };
+    let succession = arguments.succession.succession(&SuccessionJob {
+        detached: detached.is_some(),
+        before: None,
+        nodes: &nodes,
+        has_own_directories: own_directories.is_some(),
+        needs_key: encryption.is_some() || flush.as_ref().is_some_and(|flush| flush.key.is_some()),
+        key: &arguments.key,
+        sign: &arguments.sign,
+        quiet: arguments.quiet,
+        verbose: arguments.verbose,
+    })?;
     let mut plan = Plan {
         job,
         ranks: arguments.ranks,
@@ -199,6 +212,7 @@ pub(crate) fn run(
         on_host_loss: arguments.hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: BTreeSet::new(),
         former_silence: Duration::ZERO,
+        succession,
         nodes,
         auth,
         provider: provider.ok(),
@@ -546,6 +560,9 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         let loss = HostLossArgument::of(plan.on_host_loss);
         settings.insert(setting::ON_HOST_LOSS.to_owned(), loss.to_owned());
     }
+    let named =
+        plan.succession.named.map(|loss| (setting::ON_LAUNCHER_LOSS.to_owned(), loss.name().to_owned()));
+    settings.extend(named);
     if let Some(own) = &plan.own_directories {
         settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.emit());
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());

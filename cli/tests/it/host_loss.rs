@@ -267,6 +267,54 @@ fn a_restart_waits_for_a_host_that_is_just_coming_back() {
 }
 
 #[test]
+fn a_spare_host_takes_the_place_of_one_that_a_restart_misses() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--spare-hosts", "e@127.0.0.5"]);
+    hosts.saved(&mut job);
+    job.signal("INT");
+    job.finish();
+    let disks = hosts.job_on_disks().expect("a job");
+    std::fs::remove_dir_all(disks.join("2")).expect("a directory");
+    hosts.refuses("c", &[NO_ROUTE; 99]);
+    let since = Instant::now();
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("the restart keeps trying until c answers, after 5 s another host may take its place");
+    job.wait_for("c does not answer: e takes its place");
+    let decided = since.elapsed();
+    assert!(decided > 2 * NODE_TIMEOUT, "{decided:?}: a launcher that is cut off may have ranks there");
+    job.wait_for("all ranks run");
+    assert_eq!(children_of(hosts.keeper("e")).into_iter().filter_map(rank_of).collect::<Vec<_>>(), [2]);
+    job.wait_for("committed");
+    let file = hosts.job_file();
+    assert!(file.contains("e:1@127.0.0.5") && !file.contains("c:1@127.0.0.3"), "{file}");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn more_hosts_than_their_images_bear_are_waited_for_by_a_restart() {
+    let hosts = Hosts::new();
+    let mut job = hosts.run(&["--parity", "xor", "--on-host-loss", "spread"]);
+    hosts.saved(&mut job);
+    job.signal("INT");
+    job.finish();
+    let disks = hosts.job_on_disks().expect("a job");
+    std::fs::remove_dir_all(disks.join("1")).expect("a directory");
+    ["b", "c"].iter().for_each(|host| hosts.is_down(host));
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("b does not answer: ");
+    job.wait_for("c does not answer, and images of 2 lost hosts cannot be rebuilt");
+    assert!(!job.has_printed("all ranks run"), "{:?}", job.seen);
+    hosts.comes_back("c");
+    job.signal("INT");
+    job.finish_reading();
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("all ranks run");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
 fn a_login_that_is_refused_is_not_tried_again() {
     let hosts = Hosts::new();
     let mut job = hosts.run(&["--parity", "xor"]);

@@ -54,6 +54,7 @@ mod skipped;
 mod slow;
 mod stalled_disk;
 mod stdin;
+mod successor;
 mod support;
 mod terminal;
 mod timelimit;

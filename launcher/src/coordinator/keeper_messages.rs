@@ -1,6 +1,6 @@
 //! Messages of keepers, and the consequences of a lost keeper.
 
-use ckpt_glue::control::{Control, FaultReport, JobPhase, Message};
+use ckpt_glue::control::{Control, FaultReport, Message};
 use ckpt_glue::error::Malformed;
 use ckpt_glue::job::{self, SuspicionEvent};
 use ckpt_glue::keeper::RankPhase;
@@ -55,7 +55,7 @@ impl Shell<'_> {
             (LinkError::Closed, Some(end)) => end.to_string(),
             (other, _) => other.to_string(),
         };
-        if self.job.status().phase == JobPhase::Gathering && !self.keepers.is_ready(node) {
+        if self.awaits_first_keeper(node) {
             return self.on_no_first_keeper(node, &why, may_pass);
         }
         if self.keepers.start_later(node) {
@@ -185,7 +185,7 @@ impl Shell<'_> {
     /// Ranks cannot be started on a node. Before the first life that is the command's error, later a fault as any other.
     fn on_unfit(&mut self, node: NodeIndex, problem: String) {
         let host = self.keepers.name(node);
-        if self.job.status().phase == JobPhase::Gathering {
+        if self.is_at_its_first_host(node) {
             self.end.unfit.get_or_insert(LauncherError::Unfit { host, problem });
         } else {
             self.notify(&Notice::KeeperLost { host: &host, why: &problem });

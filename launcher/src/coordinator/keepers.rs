@@ -14,10 +14,11 @@ use nix::sys::signal::Signal;
 use super::super::events::Events;
 use super::super::keeper::environment_for_others;
 use super::super::limits::{
-    KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX, KEEPER_STATUS_MAX,
-    LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
+    GIVE_UP_MAX, KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX,
+    KEEPER_STATUS_MAX, LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
 };
 use super::super::secrets::withheld;
+use super::super::succession::SuccessorPlace;
 use super::super::terminal::TerminalSpec;
 use super::super::version::VERSION;
 use super::super::wire::{Begin, Frame, FromKeeper, Link, LinkError, ToKeeper};
@@ -100,6 +101,7 @@ impl Keeper {
 #[derive(Debug)]
 pub(super) struct Keepers {
     all: BTreeMap<NodeIndex, Keeper>,
+    begun: Instant,
     /// When they are to hear next that the launcher is there.
     alive_at: Instant,
     /// Killed processes of connections that were given up, until they are collected.
@@ -123,7 +125,8 @@ impl Keepers {
             silent: None,
         };
         let all = (0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect();
-        Keepers { all, alive_at: Instant::now() + LAUNCHER_ALIVE_EVERY, killed: Vec::new() }
+        let begun = Instant::now();
+        Keepers { all, begun, alive_at: begun + LAUNCHER_ALIVE_EVERY, killed: Vec::new() }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeIndex> {
@@ -219,6 +222,11 @@ impl Keepers {
         self.all.get(&node).is_some_and(|keeper| keeper.is_ready)
     }
 
+    /// Whether another host has got the place of its node since all ranks ran last.
+    pub(super) fn is_moved(&self, node: NodeIndex) -> bool {
+        self.all.get(&node).is_some_and(|keeper| keeper.is_moved)
+    }
+
     pub(super) fn any_runs(&self) -> bool {
         self.all.values().any(|keeper| keeper.running.is_some())
     }
@@ -254,7 +262,9 @@ impl Keepers {
         let token = events.watch(link.from(), Source::Keeper(node)).map_err(failed)?;
         let is_late = core::mem::replace(&mut keeper.is_started, true) || keeper.is_moved;
         let again = keeper.again && !keeper.is_moved;
-        let begin = Begin { shows_parts, terminal, ..begin(plan, &keeper.place, node, key, again) };
+        let successor = SuccessorPlace::of(plan, node, &keeper.place, self.begun.elapsed());
+        let begin =
+            Begin { shows_parts, terminal, successor, ..begin(plan, &keeper.place, node, key, again) };
         link.send(&ToKeeper::Begin(Box::new(begin)));
         (keeper.shown, keeper.is_ready) = (0, false);
         let answer_by = is_late.then(|| Instant::now() + keeper.answer_max);
@@ -381,6 +391,29 @@ impl Keepers {
         }
     }
 
+    /// The launcher ends with an error: no keeper leaves a candidate behind. Waits until those on other hosts have ended, because remote shells that are killed
+    /// may not have passed the word on.
+    pub(super) fn give_up(&mut self) {
+        self.send_to_all(&ToKeeper::GiveUp);
+        let until = Instant::now() + GIVE_UP_MAX;
+        let elsewhere = |keeper: &&mut Keeper| keeper.place.host.is_some();
+        let runs = |running: &mut Running| {
+            running.link.flush();
+            matches!(running.child.try_wait(), Ok(None))
+        };
+        let mut any_runs = || {
+            let keepers = self.all.values_mut().filter(elsewhere);
+            // Each has its turn.
+            keepers
+                .filter_map(|keeper| keeper.running.as_mut())
+                .map(runs)
+                .fold(false, core::ops::BitOr::bitor)
+        };
+        while any_runs() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Ends all at once.
     pub(super) fn kill(&mut self) {
         for running in self.all.values_mut().filter_map(|keeper| keeper.running.as_mut()) {
@@ -421,5 +454,6 @@ fn begin(plan: &Plan, place: &Node, node: NodeIndex, key: [u8; 16], again: bool)
         encryption: plan.encryption.as_ref().and_then(|encryption| encryption.key.clone()),
         shows_parts: false,
         terminal: None,
+        successor: None,
     }
 }

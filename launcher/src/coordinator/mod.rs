@@ -539,6 +539,9 @@ impl<'a> Shell<'a> {
 impl Drop for Shell<'_> {
     /// After any error, too: no process is left. A keeper that is killed takes its ranks with it.
     fn drop(&mut self) {
+        if self.plan.succession.options.is_some() {
+            self.keepers.give_up();
+        }
         self.keepers.kill();
         self.remove_sign();
     }

@@ -6,13 +6,14 @@ use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
+use ckpt_glue::recovery::Beginning;
 use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
 
 use super::super::notice::Notice;
 use super::super::storage::Task;
-use super::super::{HostLoss, Node, Plan, Verdict, former_host, setting, write_places};
+use super::super::{HostLoss, Node, Plan, Purpose, Verdict, former_host, setting, write_places};
 use super::Shell;
 
 /// Hosts that may take the place of others.
@@ -51,7 +52,13 @@ impl Shell<'_> {
         if from.host.is_none() {
             return;
         }
+        if self.plan.purpose == Purpose::Repair {
+            return self.report_lost_host(node, "a repair gives no place away");
+        }
         if self.plan.on_host_loss == HostLoss::End {
+            if self.job.status().life.is_none() {
+                return self.report_lost_host(node, "no host takes its place (--on-host-loss end)");
+            }
             let words = format!("{} does not answer any more (--on-host-loss end)", from.name());
             self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
             return self.stop();
@@ -69,14 +76,23 @@ impl Shell<'_> {
         self.move_node(node, &from, Node { ranks: from.ranks, domain: None, ..place });
     }
 
+    /// A lost host, as people read it.
+    fn silence_words(&self, node: NodeIndex) -> String {
+        let more = if self.job.status().life.is_some() { " any more" } else { "" };
+        format!("{} does not answer{more}", self.keepers.name(node))
+    }
+
     /// Its host is waited for: a connection from before may be one that nobody closes.
     fn report_lost_host(&mut self, node: NodeIndex, why: &str) {
         if self.keepers.is_ready(node) {
+            if self.is_at_its_first_host(node) {
+                // It has just been started, and reports by itself that it waits for a lock.
+                return;
+            }
             self.reconnect(node);
         }
         if self.spares.reported.insert(node) {
-            let words =
-                format!("{} does not answer any more, and {why}: waiting for it", self.keepers.name(node));
+            let words = format!("{}, and {why}: waiting for it", self.silence_words(node));
             self.notify(&Notice::Repair { words: &words });
         }
     }
@@ -92,7 +108,7 @@ impl Shell<'_> {
             self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
         };
         let lost = members.iter().filter(is_lost).count();
-        let has_committed = self.job.status().committed.is_some();
+        let has_committed = self.job.status().committed.is_some() || self.plan.beginning != Beginning::Fresh;
         (has_committed && lost > losses).then(|| {
             format!(
                 "images of {lost} lost hosts cannot be rebuilt ({} protects against the loss of {losses})",
@@ -122,7 +138,7 @@ impl Shell<'_> {
     }
 
     fn move_node(&mut self, node: NodeIndex, from: &Node, to: Node) {
-        let words = format!("{} does not answer any more: {} takes its place", from.name(), to.name());
+        let words = format!("{}: {} takes its place", self.silence_words(node), to.name());
         self.notify(&Notice::Repair { words: &words });
         self.forget_keeper(node);
         let host = to.name();
@@ -145,7 +161,7 @@ impl Shell<'_> {
         let host = self.keepers.name(node);
         let waited = self.keepers.extend_answer_time(node);
         let why = format!("it has not answered within {waited:?}");
-        if self.job.status().phase == JobPhase::Gathering {
+        if self.awaits_first_keeper(node) {
             self.forget_keeper(node);
             return self.on_no_first_keeper(node, &why, true);
         }

@@ -19,6 +19,7 @@ mod ranks;
 mod receive_address;
 mod silent;
 mod spawned;
+mod successor;
 mod suspension;
 pub(super) mod terminal;
 
@@ -284,7 +285,8 @@ impl Shell {
             }
             let descriptors = descriptors::provide(begin.share)?;
             let lock = NodeLock::open(&storage, site.node, begin.own.is_some())?;
-            let guard = Guard::start(site.job, Path::new(&begin.directory), lock.share()?)?;
+            let mut guard = Guard::start(site.job, Path::new(&begin.directory), lock.share()?)?;
+            guard.set_successor(site.successor(&begin, lock.path()).as_ref());
             let images = images::Images::start(&site, &mut events)?;
             let namespaces = begin.keeps_ids.then(Namespaces::new).transpose()?;
             let given = Given { key_file: KeyFile::new(&site.key)?, descriptors, namespaces };
@@ -499,6 +501,10 @@ impl Shell {
             if matches!(message, ToKeeper::Leave) {
                 return Some(End::Leave);
             }
+            if matches!(message, ToKeeper::GiveUp) {
+                self.guard.set_successor(None);
+                return Some(End::Lost(LinkError::Closed));
+            }
             if let Err(error) = self.on_message(message) {
                 return Some(End::Lost(error.into()));
             }
@@ -561,8 +567,8 @@ impl Shell {
             ToKeeper::Node { number, task } => self.on_node_task(number, task),
             ToKeeper::Copy(part) => self.on_copy(part),
             ToKeeper::GiveUpCopy { number } => self.on_copy_given_up(number),
-            // Said first, and not again; and the last word, which is heard before.
-            ToKeeper::Begin(_) | ToKeeper::Leave | ToKeeper::Alive => {}
+            // Said first, and not again; and the last words, which are heard before.
+            ToKeeper::Begin(_) | ToKeeper::Leave | ToKeeper::GiveUp | ToKeeper::Alive => {}
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::keeper::Input;
@@ -52,6 +52,10 @@ impl NodeLock {
             requests: Vec::new(),
             is_taken: false,
         })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// For the guard.

@@ -2,7 +2,7 @@
 //! and leaves cleaning up to its guard too.
 //!
 //! It reads from a pipe which processes there are, `+PID` and `-PID`, which worlds of MPI, `=NAME`, and how long they may run, `!MILLISECONDS` from then
-//! on, or `!` for as long as they want. It waits for the pipe to end. If it ends without `done`, the keeper is dead: the guard ends all process groups and
+//! on, or `!` for as long as they want, and with `&` who continues the job if the launcher is lost ([`SuccessorOrder`]), or `&` alone: nobody. It waits for the pipe to end. If it ends without `done`, the keeper is dead: the guard ends all process groups and
 //! sessions, so nothing of the job goes on running. The same if the time is over: then it ends the keeper first, which stands still (R30). It holds
 //! the lock of the node until the last of those processes is gone. It removes half-written files in the job's directory, unless another launcher has taken it over, and files that the MPI libraries of the ranks have left in
 //! memory. The ranks end at the same instant as the launcher, and can no longer be asked for their files. MPICH's files have names that are known
@@ -29,6 +29,7 @@ use crate::error::LauncherError;
 use crate::limits::GUARD_GRACE;
 use crate::mpi::mappings;
 use crate::registry;
+use crate::succession::SuccessorOrder;
 
 /// Longest wait for killed processes to be gone: one that is in the kernel ends when it leaves it.
 const GONE_MAX: Duration = Duration::from_secs(2);
@@ -99,6 +100,12 @@ impl Guard {
         }
     }
 
+    /// Who continues the job if its launcher is lost; `None`: nobody.
+    pub(crate) fn set_successor(&mut self, order: Option<&SuccessorOrder>) {
+        let order = order.and_then(|order| serde_json::to_string(order).ok()).unwrap_or_default();
+        self.say(&format!("&{order}\n"));
+    }
+
     /// Whether it was killed.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
@@ -144,13 +151,18 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
             }
         }
     }
-    let Noted { mut groups, files, .. } = core::mem::take(&mut *notes.lock());
+    let Noted { mut groups, files, successor, .. } = core::mem::take(&mut *notes.lock());
     let are_gone = end_members(&mut groups, GONE_MAX);
     mappings::remove(files);
     clean(job, directory.to_path_buf());
     if !are_gone {
         // The lock of the node is free when this returns.
         end_members(&mut groups, Duration::MAX);
+    }
+    if let Some(order) = successor
+        && let Err(error) = order.start()
+    {
+        eprintln!("stillwire: job {job}: this host cannot continue it without its launcher: {error}");
     }
 }
 
@@ -197,6 +209,7 @@ fn listen(notes: &Notes) -> Heard {
                     let lease_ms = line[1..].parse().ok();
                     lease = lease_ms.map(|ms| Instant::now() + Duration::from_millis(ms) + GUARD_GRACE);
                 }
+                (Some(b'&'), _) => notes.lock().successor = serde_json::from_str(&line[1..]).ok(),
                 _ if line == "done" => return Heard::Done,
                 _ => {}
             }
@@ -267,6 +280,7 @@ fn stat(pid: i32) -> Option<Stat> {
 struct Noted {
     groups: BTreeSet<i32>,
     files: BTreeSet<PathBuf>,
+    successor: Option<SuccessorOrder>,
     /// Ranks have been started since the last look.
     fresh: bool,
 }
@@ -316,7 +330,7 @@ impl Notes {
 fn clean(job: &str, directory: PathBuf) {
     let Ok(id) = u128::from_str_radix(job, 16).map(JobId) else { return };
     // A launcher that lives removes its own; one that was killed has left its job's directory behind.
-    let Ok(storage) = Directory::open(directory) else { return registry::remove_abandoned(id) };
+    let Ok(storage) = Directory::open(directory) else { return registry::remove(id) };
     // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
     // longer, it is a launcher's that lives, and cleans up by itself.
     let until = Instant::now() + LOCK_MAX;
@@ -327,7 +341,7 @@ fn clean(job: &str, directory: PathBuf) {
             Err(_) => return,
         }
     };
-    registry::remove_abandoned(id);
+    registry::remove(id);
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
         crate::print_message(format_args!(
             "the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"

@@ -93,14 +93,16 @@ impl World {
         }
     }
 
-    /// An operator starts the job again without the hosts that do not answer. Returns whether ranks may run on a host that is left out now, or was by a
-    /// launcher that ended before all ranks ran.
+    /// An operator starts the job again: every other time without the hosts that do not answer, else with the same ones, whose places the launcher may give
+    /// away. Returns whether ranks may run on a host that is left out now, or was by a launcher that ended before all ranks ran.
     pub(crate) fn leave_out(&mut self) -> bool {
         let now = self.queue.now();
         let is_cut = |world: &World, node: &u32| world.past_cut(world.hosts[at(*node)], now) > now;
-        let cut: Vec<u32> = (0..self.plan.nodes).filter(|node| is_cut(self, node)).collect();
-        for node in cut {
-            self.give_away(node);
+        if !self.operator_restarts.is_multiple_of(2) {
+            let cut: Vec<u32> = (0..self.plan.nodes).filter(|node| is_cut(self, node)).collect();
+            for node in cut {
+                self.give_away(node);
+            }
         }
         self.ranked_hosts.iter().any(|host| !self.hosts.contains(host))
     }

@@ -7,12 +7,28 @@ use transport::Instant;
 
 use super::super::books::Leases;
 use super::super::suspicion::{Action, Monitor, SuspicionEvent};
-use super::super::{Event, Output};
+use super::super::{Event, JobSettings, Output};
 use super::Job;
 use crate::control::{FaultReport, Message, NO_LIFE, Watch};
 use crate::names::{NodeIndex, Party};
-use crate::recovery::{self, Phase};
+use crate::recovery::{self, Beginning, Phase};
 use crate::sabotage::Rule;
+
+impl JobSettings {
+    /// How keepers watch each other, if they do.
+    fn watch(&self) -> Option<Watch> {
+        let watches = self.layout.nodes() > 1 || self.is_remote;
+        watches.then(|| self.config.keeper.watch())
+    }
+
+    /// Longest wait for keepers before the first fence. In a restart that one waits for a host that is gone, and gives its place away.
+    pub(super) fn gather_max(&self) -> Duration {
+        match (self.beginning, self.watch()) {
+            (Beginning::Newest | Beginning::Named(_), Some(_)) => self.config.keeper.restart_gather_max(),
+            _ => self.config.fault.start_timeout,
+        }
+    }
+}
 
 impl Job {
     /// R31: time in which the coordinator has not run, or by which its clock has jumped ahead, does not count as silence: leases may still run.
@@ -124,15 +140,36 @@ impl Job {
         }
     }
 
-    /// How keepers watch each other, if they do.
     pub(super) fn watch(&self) -> Option<Watch> {
-        let watches = self.settings.layout.nodes() > 1 || self.settings.is_remote;
-        watches.then(|| self.settings.config.keeper.watch())
+        self.settings.watch()
+    }
+
+    /// R9, and R32 for nodes that do not answer. `first`: before the first life of this launcher.
+    pub(super) fn fence_nodes(&mut self, now: Instant, first: bool) {
+        let layout = &self.settings.layout;
+        let nodes: Vec<NodeIndex> = layout.shares().iter().map(|share| share.node).collect();
+        let early = self.settings.sabotage.is_out(Rule::PlaceTooEarly);
+        match self.watch() {
+            Some(watch) if !first => {
+                self.absent.fence(now, watch, early, nodes.iter().copied());
+                for node in self.absent.silent() {
+                    self.outputs.push(Output::Reconnect { node });
+                }
+            }
+            Some(watch) if self.settings.beginning != Beginning::Fresh => {
+                self.absent.fence_first(now, watch, early, layout.quorum(), nodes.iter().copied());
+            }
+            _ => {}
+        }
+        for node in nodes {
+            self.send_fence(node);
+        }
     }
 
     pub(super) fn send_fence(&mut self, node: NodeIndex) {
         let life = self.recovery.life().unwrap_or(NO_LIFE);
         let (counter, first) = self.fence;
+        let first = first && self.absent.may_remember(node);
         self.send_as(life, Party::Keeper(node), Message::Fence { counter, first });
     }
 }
