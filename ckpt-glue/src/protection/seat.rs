@@ -222,8 +222,12 @@ pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) 
         if seat.parent == 0 {
             break;
         }
-        let before = all(found, held).find(|known| known.id == seat.parent);
-        base = Some(before.ok_or(Unseated::TooFew { known: 0, needed: majority(nodes) })?);
+        match all(found, held).find(|known| known.id == seat.parent) {
+            Some(before) => base = Some(before),
+            // Whoever knew it is gone for good.
+            None if authority == Authority::Person => break,
+            None => return Err(Unseated::TooFew { known: 0, needed: majority(nodes) }),
+        }
     }
     let is_current = |known: &Known| known.all().next_back() == newest;
     let keeps = held.is_some() && held == newest && count(found) == nodes && found.values().all(is_current);
@@ -231,4 +235,36 @@ pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) 
     let parent = newest.map_or(0, |newest| newest.id);
     let seat = Seat { number: last.saturating_add(1), id, parent, is_inherited: newest == held };
     Ok(Claim { seat: (!keeps).then_some(seat), quorums })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(number: u32, parent: u64) -> Seat {
+        Seat { number, id: u64::from(number), parent, is_inherited: true }
+    }
+
+    /// Both of two nodes know that somebody tried to take seat 2, and nobody is left who knew seat 1.
+    fn tried() -> Found {
+        let known = Known { taken: None, tried: vec![seat(2, 1)] };
+        [(NodeIndex(0), known.clone()), (NodeIndex(1), known)].into()
+    }
+
+    fn claimed(authority: Authority) -> Result<Claim, Unseated> {
+        let claimant = Claimant { held: None, authority, is_new: false, id: 9 };
+        claim(2, claimant, &tried(), Sabotage::none())
+    }
+
+    #[test]
+    fn a_person_may_begin_where_nobody_is_left_who_knew_the_seat_before() {
+        let claim = claimed(Authority::Person).unwrap();
+        assert_eq!(claim.seat, Some(Seat { number: 3, id: 9, parent: 2, is_inherited: false }));
+        assert_eq!(claim.needed(), 2);
+    }
+
+    #[test]
+    fn a_launcher_alone_may_not() {
+        assert_eq!(claimed(Authority::Votes), Err(Unseated::TooFew { known: 0, needed: 2 }));
+    }
 }
