@@ -138,9 +138,11 @@ impl KeeperConfig {
     }
 
     /// The time in which a node has to answer a restart before its place is given to another host, if half of the nodes are there at once (R32).
+    /// `former_silence`: the time-out of earlier launchers.
     #[must_use]
-    pub fn restart_absence(&self) -> Duration {
-        self.restart_gather_max() + self.watch().silence().saturating_mul(EARLIER_SILENCES)
+    pub fn restart_absence(&self, former_silence: Duration) -> Duration {
+        let silence = self.watch().silence().max(former_silence);
+        self.restart_gather_max() + silence.saturating_mul(EARLIER_SILENCES)
     }
 
     /// Longest wait for a node that does not answer: another host may take its place meanwhile, or its own may come back.

@@ -77,18 +77,19 @@ impl Absent {
         }
     }
 
-    /// The first fence of a launcher that continues a job begins. `quorum`: half of the nodes. `early`: R32 is out.
+    /// The first fence of a launcher that continues a job begins. `former_silence`: of that launcher. `quorum`: half of the nodes. `early`: R32 is out.
     pub(super) fn fence_first(
         &mut self,
         now: Instant,
         watch: Watch,
+        former_silence: Duration,
         early: bool,
         quorum: u32,
         nodes: impl Iterator<Item = NodeIndex>,
     ) {
         self.missing = nodes.map(|node| (node, now)).collect();
         self.again = watch.silence() * REPLACE_SILENCES;
-        let over_after = watch.silence() * EARLIER_SILENCES;
+        let over_after = watch.silence().max(former_silence) * EARLIER_SILENCES;
         let earlier = Earlier { locked: BTreeSet::new(), needed: quorum, over_after };
         self.earlier = Some(earlier).filter(|_| !early);
     }
@@ -211,8 +212,18 @@ mod tests {
     /// Half of four nodes: an earlier launcher needs three.
     fn fenced_first(now: u32) -> Absent {
         let mut absent = Absent::default();
-        absent.fence_first(at(now), Watch::new(SECOND / 4, SECOND * 5), false, 2, (0..4).map(NodeIndex));
+        let watch = Watch::new(SECOND / 4, SECOND * 5);
+        absent.fence_first(at(now), watch, Duration::ZERO, false, 2, (0..4).map(NodeIndex));
         absent
+    }
+
+    #[test]
+    fn leases_of_an_earlier_launcher_last_as_long_as_its_own_time_out_says() {
+        let mut absent = Absent::default();
+        let watch = Watch::new(SECOND / 4, SECOND);
+        absent.fence_first(at(0), watch, SECOND * 60, false, 1, (0..2).map(NodeIndex));
+        absent.has_answered(at(1), NodeIndex(0));
+        assert_eq!(absent.poll_timeout(), Some(at(121)));
     }
 
     #[test]

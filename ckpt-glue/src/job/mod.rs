@@ -41,6 +41,8 @@ pub struct JobSettings {
     pub is_remote: bool,
     /// Ranks of an earlier launcher may run for so long on hosts that this one does not use: no life begins before (R31).
     pub earlier_lease: Duration,
+    /// The longest silence after which earlier launchers of the job took a node for lost; zero if there was none. Leases that they granted last accordingly (R32).
+    pub former_silence: Duration,
     /// Whether every rank of a new program is known to connect by itself, so that one that has not in time has not come up. Else it may be a program that
     /// knows nothing of all this, and simply runs.
     pub connects: bool,

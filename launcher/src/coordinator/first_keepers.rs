@@ -37,13 +37,14 @@ impl FirstKeepers {
             HostLoss::End => false,
         };
         let is_replaced = has_others && plan.purpose == Purpose::Run && plan.beginning != Beginning::Fresh;
+        let absence = keeper.restart_absence(plan.former_silence);
         let patience = match plan.beginning {
             Beginning::Fresh => Duration::ZERO,
             // The first fence ends with the other host then.
-            _ if is_replaced => keeper.absence_max().max(plan.config.fault.start_timeout),
+            _ if is_replaced => keeper.absence_max().max(plan.config.fault.start_timeout).max(absence * 2),
             Beginning::Newest | Beginning::Named(_) => keeper.absence_max(),
         };
-        let replaced_at = is_replaced.then(|| now + keeper.restart_absence());
+        let replaced_at = is_replaced.then(|| now + absence);
         FirstKeepers { patience, until: now + patience, replaced_at, reported: BTreeMap::new() }
     }
 }

@@ -199,6 +199,7 @@ impl<'a> Shell<'a> {
             counter_last: plan.counter_last,
             is_remote: plan.nodes.iter().any(|node| node.host.is_some()),
             earlier_lease: earlier_lease(plan),
+            former_silence: plan.former_silence,
             connects: false,
             sabotage: Sabotage::none(),
         };

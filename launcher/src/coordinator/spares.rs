@@ -52,8 +52,14 @@ impl Shell<'_> {
         if from.host.is_none() {
             return;
         }
-        if self.plan.purpose == Purpose::Repair {
-            return self.report_lost_host(node, "a repair gives no place away");
+        let is_kept = match self.plan.purpose {
+            Purpose::Run => None,
+            Purpose::Repair => Some("a repair gives no place away"),
+            // The only images may lie there.
+            Purpose::Gather | Purpose::Protect => Some("no place is given away while images move"),
+        };
+        if let Some(why) = is_kept {
+            return self.report_lost_host(node, why);
         }
         if self.plan.on_host_loss == HostLoss::End {
             if self.job.status().life.is_none() {

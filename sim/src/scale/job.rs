@@ -100,6 +100,7 @@ impl LargeJob {
             counter_last: 0,
             is_remote: false,
             earlier_lease: core::time::Duration::ZERO,
+            former_silence: core::time::Duration::ZERO,
             connects: true,
             sabotage: Sabotage::default(),
         };

@@ -66,6 +66,8 @@ impl World {
             beginning,
             counter_last,
             is_remote: false,
+            // All launchers have the same time-out here.
+            former_silence: core::time::Duration::ZERO,
             earlier_lease: if leaves_out {
                 config().keeper.watch().silence()
             } else {

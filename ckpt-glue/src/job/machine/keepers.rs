@@ -157,7 +157,9 @@ impl Job {
                 }
             }
             Some(watch) if self.settings.beginning != Beginning::Fresh => {
-                self.absent.fence_first(now, watch, early, layout.quorum(), nodes.iter().copied());
+                let former = self.settings.former_silence;
+                let (quorum, nodes) = (layout.quorum(), nodes.iter().copied());
+                self.absent.fence_first(now, watch, former, early, quorum, nodes);
             }
             _ => {}
         }

@@ -117,6 +117,7 @@ impl World {
             beginning: Beginning::Fresh,
             counter_last: 0,
             is_remote: false,
+            former_silence: Duration::ZERO,
             earlier_lease: Duration::ZERO,
             connects: false,
             sabotage,
