@@ -239,6 +239,8 @@ pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) 
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     fn seat(number: u32, parent: u64) -> Seat {
