@@ -74,13 +74,16 @@ fn plan_generation(plan: &Plan, name: &str) -> Result<Option<GenerationId>, CliE
 }
 
 /// Runs keepers that start no rank.
+///
+/// # Errors
+/// [`CliError::Stopped`]: a person has ended them before their work was done.
 fn without_ranks(plan: &Plan, is_quiet: bool, json: bool) -> Result<Outcome, CliError> {
     let mut progress = Progress::new(plan.ranks, is_quiet, json)?;
     let registration = Registration::create(plan)?;
     let outcome = launcher::run(plan, &registration, &mut progress)?;
     drop(registration);
     close(&mut progress);
-    Ok(outcome)
+    if outcome.is_interrupted { Err(CliError::Stopped) } else { Ok(outcome) }
 }
 
 /// The new nodes protect the generation, which nothing has protected in this layout. If they cannot, the next checkpoint is protected.
