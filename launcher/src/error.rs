@@ -97,6 +97,14 @@ pub enum LauncherError {
         "images cannot be moved from or to {host}: {problem}. The layout of the job is as before; repeat the restart, or leave the number of ranks of each host out (--hosts a,b) to keep it"
     )]
     Images { host: String, problem: String },
+    #[error(
+        "{host} does not know yet that the job has left {root} ({problem}); it is marked when the job next runs there"
+    )]
+    NotMarked { host: String, root: String, problem: String },
+    #[error(
+        "incomplete images stay in {directory} on {host} ({problem}); remove them, or repeat the restart"
+    )]
+    NotDiscarded { host: String, directory: String, problem: String },
     #[error("no rank can be started on {host}: {problem}")]
     Unfit { host: String, problem: String },
     #[error(transparent)]

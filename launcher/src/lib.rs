@@ -352,6 +352,8 @@ pub struct Outcome {
     pub copied: Option<GenerationId>,
     /// The nodes' findings and repairs before the last life began.
     pub repairs: Repairs,
+    /// A person has ended it: keepers that start no rank may not have done their work.
+    pub is_interrupted: bool,
 }
 
 /// Why the launcher has ended a job.

@@ -198,6 +198,7 @@ mod tests {
             warnings: Vec::new(),
             copied: None,
             repairs: Default::default(),
+            is_interrupted: false,
         }
     }
 

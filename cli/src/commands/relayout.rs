@@ -22,7 +22,7 @@ use launcher::{
 use store::job::TakenFile;
 use store::protect::Scheme;
 use store::record::ManifestImage;
-use store::{Directory, GenerationId, JobDirectory, JobFile, Manifest};
+use store::{Decision, Directory, GenerationId, JobDirectory, JobFile, Manifest, StoreError};
 use transport::JobId;
 
 use super::hosts::HostArguments;
@@ -74,13 +74,16 @@ fn plan_generation(plan: &Plan, name: &str) -> Result<Option<GenerationId>, CliE
 }
 
 /// Runs keepers that start no rank.
+///
+/// # Errors
+/// [`CliError::Stopped`]: a person has ended them before their work was done.
 fn without_ranks(plan: &Plan, is_quiet: bool, json: bool) -> Result<Outcome, CliError> {
     let mut progress = Progress::new(plan.ranks, is_quiet, json)?;
     let registration = Registration::create(plan)?;
     let outcome = launcher::run(plan, &registration, &mut progress)?;
     drop(registration);
     close(&mut progress);
-    Ok(outcome)
+    if outcome.is_interrupted { Err(CliError::Stopped) } else { Ok(outcome) }
 }
 
 /// The new nodes protect the generation, which nothing has protected in this layout. If they cannot, the next checkpoint is protected.
@@ -256,40 +259,58 @@ impl Move<'_> {
     }
 
     fn perform(mut self, is_quiet: bool) -> Result<(), CliError> {
-        let generation = self.manifest.generation;
         let decisions = self.directory.decisions()?;
         let former = self.plan.own_directories.as_ref().map(|own| own.root.clone());
         let former = former.unwrap_or_else(|| self.change.own.root.with_layout(1));
-        let sources = self.start(&self.plan.nodes, &former, |server| server.hold(&decisions))?;
-        let (job_file, seat) = (self.file.emit(), self.directory.held_seat()?);
-        let prepare = |server: &mut ImageServer| server.prepare(&job_file, &decisions, generation, seat);
-        let targets = self.start(&self.change.nodes, &self.change.own.root, prepare)?;
-        let filled = self.copy(&sources, &targets, is_quiet).and_then(|bytes| {
-            at_once(&targets, |target| Ok(locked(target).commit(&self.manifest)?))?;
+        let sources = self.servers(&self.plan.nodes, &former)?;
+        at_once(&sources, |source| Ok(locked(source).hold(&decisions)?))?;
+        let targets = self.servers(&self.change.nodes, &self.change.own.root)?;
+        let layout = self.change.own.root.layout();
+        let filled = self.fill(&sources, &targets, &decisions, is_quiet);
+        let moved = filled.and_then(|bytes| {
+            self.directory.write_layout(layout, &self.manifest)?;
+            self.rename()?;
             Ok(bytes)
         });
-        // What cannot be removed takes room until the next attempt.
-        let discard = |_: &CliError| {
-            let one = |target: &Mutex<ImageServer>| {
-                let _ = locked(target).discard();
-                Ok(())
-            };
-            let _ = at_once(&targets, one);
-        };
-        let bytes = filled.inspect_err(discard)?;
-        let layout = self.change.own.root.layout();
-        self.directory.write_layout(layout, &self.manifest)?;
-        JobDirectory::renew(Directory::open(&self.plan.directory)?, &self.file)?;
+        let bytes = moved.inspect_err(|_| self.discard(&targets))?;
+        // Before anything else: another launcher could begin a life in the former layout.
+        print_warnings(&sources, ImageServer::leave);
         self.directory.take_layout(layout)?;
-        for source in &sources {
-            if let Err(error) = locked(source).leave() {
-                print_message(format_args!("{error}"));
-            }
-        }
         if !is_quiet {
             self.announce(bytes, &former);
         }
         Ok(())
+    }
+
+    /// Makes the generation whole on the new nodes. Returns the bytes of its files.
+    fn fill(
+        &mut self,
+        sources: &[Mutex<ImageServer>],
+        targets: &[Mutex<ImageServer>],
+        decisions: &[Decision],
+        is_quiet: bool,
+    ) -> Result<u64, CliError> {
+        let generation = self.manifest.generation;
+        let (job_file, seat) = (self.file.emit(), self.directory.held_seat()?);
+        at_once(targets, |target| Ok(locked(target).prepare(&job_file, decisions, generation, seat)?))?;
+        let bytes = self.copy(sources, targets, is_quiet)?;
+        at_once(targets, |target| Ok(locked(target).commit(&self.manifest)?))?;
+        Ok(bytes)
+    }
+
+    /// The job file names the new layout.
+    fn rename(&self) -> Result<(), CliError> {
+        JobDirectory::renew(Directory::open(&self.plan.directory)?, &self.file)?;
+        Ok(())
+    }
+
+    /// Removes the new nodes' directories after an error, unless the job file names them.
+    fn discard(&self, targets: &[Mutex<ImageServer>]) {
+        let file =
+            Directory::open(&self.plan.directory).map_err(StoreError::from).and_then(JobDirectory::open);
+        if file.is_ok_and(|(_, file)| file != self.file) {
+            print_warnings(targets, ImageServer::discard);
+        }
     }
 
     fn announce(&self, bytes: u64, former: &NodeRoot) {
@@ -322,21 +343,14 @@ impl Move<'_> {
         }
     }
 
-    /// A server for each node, whose lock it holds until it is dropped (R30).
-    fn start(
-        &self,
-        nodes: &[Node],
-        root: &NodeRoot,
-        begin: impl Fn(&mut ImageServer) -> Result<(), LauncherError> + Sync,
-    ) -> Result<Vec<Mutex<ImageServer>>, CliError> {
+    /// A server for each node, whose lock it holds, once it has it, until it is dropped (R30).
+    fn servers(&self, nodes: &[Node], root: &NodeRoot) -> Result<Vec<Mutex<ImageServer>>, CliError> {
         let start = |(number, node): (u32, &Node)| {
             let of = ImageNode { job: self.plan.job, node: number, root: root.clone() };
             ImageServer::start(node, &of).map(Mutex::new)
         };
         // Each ends with the thread that has started it.
-        let servers = (0..).zip(nodes).map(start).collect::<Result<Vec<_>, LauncherError>>()?;
-        at_once(&servers, |server| Ok(begin(&mut locked(server))?))?;
-        Ok(servers)
+        Ok((0..).zip(nodes).map(start).collect::<Result<Vec<_>, LauncherError>>()?)
     }
 
     /// Copies all files. Returns their bytes.
@@ -390,6 +404,21 @@ fn at_once<T: Sync, R: Send>(
         done.into_iter().collect::<Result<Vec<_>, CliError>>()?.into_iter().flatten().collect::<Vec<_>>();
     all.sort_unstable_by_key(|(number, _)| *number);
     Ok(all.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Asks all servers, whatever others of them answer. Errors are printed.
+fn print_warnings(
+    servers: &[Mutex<ImageServer>],
+    ask: impl Fn(&mut ImageServer) -> Result<(), LauncherError> + Sync,
+) {
+    let ask = |server: &Mutex<ImageServer>| {
+        if let Err(error) = ask(&mut locked(server)) {
+            print_message(format_args!("warning: {error}"));
+        }
+        Ok(())
+    };
+    // No answer is an error here.
+    let _ = at_once(servers, ask);
 }
 
 fn locked(server: &Mutex<ImageServer>) -> std::sync::MutexGuard<'_, ImageServer> {

@@ -18,7 +18,9 @@ impl Hosts {
         let shell = place.remote_shell(&format!(
             "host=$1; shift; [ ! -e {folder}/gone-$host ] || exit 255\n\
              case $* in *__images) while [ -e {folder}/slow-$host ]; do touch {folder}/waits-$host; sleep 0.05; done; [ ! -e {folder}/broken-$host ] || exit 255;; esac\n\
+             case $* in *__images) ;; *) while [ -e {folder}/late-$host ]; do touch {folder}/awaited-$host; sleep 0.05; done;; esac\n\
              export XDG_STATE_HOME={folder}/disk-$host\n\
+             case $*-$(ls {folder}) in *__images*cut-$host*) \"$@\" | head -c 12000; exit;; esac\n\
              case $*-$(ls {folder}) in *__images*stall-$host*) {{ dd bs=1 count=12000 2> {folder}/dd\n\
              touch {folder}/waits-$host\n\
              while [ -e {folder}/stall-$host ]; do sleep 0.05; done; }} | \"$@\"; exit;; esac\n\
@@ -337,12 +339,16 @@ fn former_nodes_that_were_not_marked_are_marked_by_the_new_ones() {
     job.signal("KILL");
     job.finish_reading();
     hosts.wait_for_end();
-    // The other way round: the job has gone on in the former layout meanwhile.
+    // The other way round: the job goes on in the former layout, or has gone on there.
     marks.iter().for_each(|mark| std::fs::remove_file(mark).expect("a mark"));
     let mut command = stillwire(&["restart", &older.display().to_string()]);
     command.env("XDG_STATE_HOME", hosts.place.state());
     let mut job = Running::start(command).reading();
     job.wait_for("all ranks run");
+    let done = hosts.place.restart(&[]).reading().finish_reading();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["processes of this job run in its former layout of ranks", "lock-"]);
+    assert!(!marks.iter().any(|mark| mark.exists()));
     job.signal("INT");
     job.finish_reading();
     let done = hosts.place.restart(&[]).reading().finish_reading();
@@ -365,7 +371,61 @@ fn a_host_lost_while_images_move_leaves_the_former_layout() {
         "images cannot be moved from or to d: the connection was lost",
         "The layout of the job is as before",
     ]);
+    assert_eq!(["a", "c"].map(|host| hosts.roots(host).concat()), ["", ""], "nothing is left of the move");
     let mut job = hosts.place.restart(&[]).reading();
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn a_host_lost_in_the_middle_of_an_image_leaves_nothing_on_the_new_nodes() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    hosts.mark("cut", "b");
+    let done = hosts.restart("a:1,b:1,c:1,d:1").finish_reading();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    done.says(&["images cannot be moved from or to b: the connection was lost"]);
+    assert_eq!(["a", "c", "d"].map(|host| hosts.roots(host).concat()), ["", "", ""]);
+    hosts.unmark("cut", "b");
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn a_person_can_end_a_restart_before_and_after_images_move() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    for (awaited, has_moved) in [("b", false), ("d", true)] {
+        hosts.mark("late", awaited);
+        let job = hosts.restart("a:1,b:1,c:1,d:1");
+        wait_until("a keeper is awaited", || hosts.path(&format!("awaited-{awaited}")).exists());
+        job.signal("INT");
+        hosts.unmark("late", awaited);
+        let done = job.finish_reading();
+        assert_eq!(done.code, Some(130), "{done:?}");
+        let words = format!("{done:?}");
+        assert_eq!(words.contains("moved from"), has_moved, "{words}");
+        for wrong in ["no generation of the job", "begins from", "is not protected"] {
+            assert!(!words.contains(wrong), "{words}");
+        }
+    }
+    let mut job = hosts.place.restart(&[]).reading();
+    hosts.goes_on(&mut job, &newest);
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn a_former_node_that_cannot_be_marked_is_a_warning() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    // Its name is taken, by something that is not there.
+    std::os::unix::fs::symlink("/nowhere/left", hosts.root("b", "").join("left")).expect("a link");
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("warning: b does not know yet that the job has left");
     hosts.goes_on(&mut job, &newest);
     hosts.place.let_end();
     verified(&job.finish_reading());

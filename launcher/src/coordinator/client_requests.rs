@@ -30,7 +30,7 @@ impl Shell<'_> {
             Answered::Status => self.requests.report(client, self.status()),
             Answered::Checkpoint => self.feed_job(job::Input::Request(Asker::Command)),
             Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
-            Answered::Stop => self.stop(),
+            Answered::Stop => self.interrupt(),
             Answered::Gone => {
                 self.events.forget(token);
             }

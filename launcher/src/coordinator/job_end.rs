@@ -25,6 +25,8 @@ pub(super) struct End {
     over_until: Option<Instant>,
     /// Signals of a person who wants it to end.
     pub(super) stops: u32,
+    /// A person wants it to end, by a signal or another command.
+    pub(super) is_interrupted: bool,
     /// Why no keeper can do its work, although it was started.
     pub(super) unfit: Option<LauncherError>,
     /// The launcher has sent its last message to the keepers.

@@ -165,8 +165,9 @@ pub fn run(
     }
     let (unsaved, failing) = (shell.unsaved.all(), shell.unsaved.failing().map(|failing| failing.reason));
     let repairs = shell.nodes.take().map(Nodes::into_repairs).unwrap_or_default();
-    let copied = shell.copying.newest;
-    Ok(Outcome { report, is_mpi: shell.has_mpi, verdict, unsaved, failing, warnings, copied, repairs })
+    let (copied, is_mpi) = (shell.copying.newest, shell.has_mpi);
+    let is_interrupted = shell.end.is_interrupted;
+    Ok(Outcome { report, is_mpi, verdict, unsaved, failing, warnings, copied, repairs, is_interrupted })
 }
 
 /// Which node keeps which ranks.
@@ -529,7 +530,7 @@ impl<'a> Shell<'a> {
                 Some(Signal::SIGWINCH) => self.resize(),
                 Some(_) => {
                     self.end.stops += 1;
-                    self.stop();
+                    self.interrupt();
                 }
                 None => {}
             }

@@ -136,6 +136,12 @@ impl Shell<'_> {
     }
 
     /// A person wants the end.
+    pub(super) fn interrupt(&mut self) {
+        self.end.is_interrupted = true;
+        self.stop();
+    }
+
+    /// Ends the job.
     pub(super) fn stop(&mut self) {
         self.feed_job(job::Input::Stop);
         if let Some(report) = &mut self.end.over

@@ -54,6 +54,8 @@ pub struct ImageServer {
     to: Pipe,
     from: BufReader<Pipe>,
     buffer: Vec<u8>,
+    /// The server may have made the node's directory in the new layout.
+    is_prepared: bool,
 }
 
 impl ImageServer {
@@ -73,7 +75,7 @@ impl ImageServer {
         };
         let pipe = |fd: OwnedFd| Pipe::new(fd, COPY_SILENT_MAX).map_err(failed);
         let (to, from) = (pipe(to.into())?, BufReader::new(pipe(from.into())?));
-        Ok(ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new() })
+        Ok(ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new(), is_prepared: false })
     }
 
     /// The host answers, and its program is this version.
@@ -110,6 +112,7 @@ impl ImageServer {
     ) -> Result<(), LauncherError> {
         let (job_file, decisions) = (job_file.to_vec(), decisions.to_vec());
         self.greet()?;
+        self.is_prepared = true;
         self.ask(&Request::Prepare { job_file, decisions, generation, seat })
     }
 
@@ -150,14 +153,29 @@ impl ImageServer {
         self.ask(&Request::Commit(manifest.clone()))
     }
 
-    /// Removes the node's directory in the new layout: the job stays in the former one.
+    /// Removes the node's directory in the new layout, if the server has made it: the job stays in the former one. A file that is being copied ends with it.
+    ///
+    /// # Errors
+    /// [`LauncherError::NotDiscarded`]
     pub fn discard(&mut self) -> Result<(), LauncherError> {
-        self.ask(&Request::Discard)
+        if !self.is_prepared {
+            return Ok(());
+        }
+        self.ask(&Request::Discard).map_err(|error| {
+            let directory = format!("{}/{}", self.of.root, self.of.node);
+            LauncherError::NotDiscarded { host: self.host.clone(), directory, problem: problem(error) }
+        })
     }
 
     /// The job goes on in another layout: from now on no life begins from this node's directory.
+    ///
+    /// # Errors
+    /// [`LauncherError::NotMarked`]
     pub fn leave(&mut self) -> Result<(), LauncherError> {
-        self.ask(&Request::Leave)
+        self.ask(&Request::Leave).map_err(|error| {
+            let (host, root) = (self.host.clone(), self.of.root.to_string());
+            LauncherError::NotMarked { host, root, problem: problem(error) }
+        })
     }
 
     fn ask(&mut self, request: &Request) -> Result<(), LauncherError> {
@@ -195,6 +213,14 @@ impl ImageServer {
             _ => format!("the connection was lost ({error})"),
         };
         LauncherError::Images { host: self.host.clone(), problem }
+    }
+}
+
+/// The problem alone.
+fn problem(error: LauncherError) -> String {
+    match error {
+        LauncherError::Images { problem, .. } => problem,
+        other => other.to_string(),
     }
 }
 

@@ -81,17 +81,27 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
+/// The next part of a file that comes.
+enum Piece {
+    Data(Vec<u8>),
+    End,
+    /// The file, and all others, are not wanted any more.
+    Discard,
+}
+
 struct Server {
     job: JobId,
     node: u32,
     root: PathBuf,
     /// R30
     lock: Option<File>,
+    /// The directory is one of the new layout, which this server has made.
+    is_made: bool,
 }
 
 impl Server {
     fn new(job: JobId, node: u32, root: &NodeRoot) -> Result<Server, Problem> {
-        Ok(Server { job, node, root: root.here()?, lock: None })
+        Ok(Server { job, node, root: root.here()?, lock: None, is_made: false })
     }
 
     fn path(&self) -> PathBuf {
@@ -105,13 +115,7 @@ impl Server {
 
     /// As a keeper does: the lock lies beside the node's directory.
     fn take_lock(&mut self) -> Result<(), Problem> {
-        let name = format!("lock-{}", self.node);
-        let above = Directory::open(&self.root)?;
-        let file = match above.lock_file(&name) {
-            Ok(file) => file,
-            // Where it cannot be made, the directory itself serves the keeper, too.
-            Err(_) => Directory::open(self.path())?.lock_root()?,
-        };
+        let (path, file) = former::open_lock(&self.root, self.node)?;
         let until = Instant::now() + LOCK_MAX;
         loop {
             match file.try_lock() {
@@ -120,7 +124,6 @@ impl Server {
                     std::thread::sleep(LOCK_LOOK_EVERY)
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let path = self.root.join(name);
                     let path = path.display();
                     return Err(Problem(format!(
                         "processes of the job run here ({path} is locked); `fuser -v {path}` lists them"
@@ -156,8 +159,9 @@ impl Server {
         if path.exists() {
             // A launcher that knows less than this node must not remove what a later life has left.
             former::expect_known(&mut self.open()?, decisions)?;
-            std::fs::remove_dir_all(&path)?;
+            former::remove_node(&path, self.job)?;
         }
+        self.is_made = true;
         let storage = Directory::create(&path)?;
         drop(JobDirectory::create(storage, &JobFile::parse(job_file)?)?);
         let mut directory = self.open()?;
@@ -207,30 +211,32 @@ impl Server {
     /// Receives a file, of which every piece is read even if it cannot be written. The outer error: the launcher is gone.
     fn write(&mut self, part: Part, from: &mut impl Read) -> io::Result<Result<Answer, Problem>> {
         let file = if part.is_base { TakenFile::Base } else { TakenFile::Image };
-        let mut buffer = Vec::new();
-        let mut next = |from: &mut dyn Read| -> io::Result<Option<Vec<u8>>> {
+        let next = |from: &mut dyn Read| -> io::Result<Piece> {
             match wire::read(&mut &mut *from)? {
                 Request::Data(bytes) => {
+                    let mut buffer = Vec::new();
                     wire::read_piece(&mut &mut *from, bytes, &mut buffer)?;
-                    Ok(Some(core::mem::take(&mut buffer)))
+                    Ok(Piece::Data(buffer))
                 }
-                Request::End => Ok(None),
+                Request::End => Ok(Piece::End),
+                Request::Discard => Ok(Piece::Discard),
                 _ => Err(io::ErrorKind::InvalidData.into()),
             }
         };
-        let (mut lost, mut is_over) = (None, false);
+        // The end, once it has come.
+        let mut last = None;
         let written = match self.open() {
             Ok(mut directory) => {
                 directory.take_file(part.generation, Rank(part.rank), file, |storage, file| {
                     loop {
                         match next(from) {
-                            Ok(Some(piece)) => storage.append(file, &piece)?,
-                            Ok(None) => {
-                                is_over = true;
+                            Ok(Piece::Data(piece)) => storage.append(file, &piece)?,
+                            Ok(Piece::End) => {
+                                last = Some(Ok(Piece::End));
                                 return Ok(());
                             }
-                            Err(error) => {
-                                lost = Some(error);
+                            other => {
+                                last = Some(other);
                                 // The file gets no name.
                                 return Err(StoreError::Storage(StorageError::Crashed));
                             }
@@ -240,13 +246,13 @@ impl Server {
             }
             Err(error) => Err(error),
         };
-        if let Some(error) = lost {
-            return Err(error);
+        loop {
+            match last.take().unwrap_or_else(|| next(from))? {
+                Piece::Data(_) => {}
+                Piece::End => return Ok(written.map(|()| Answer::Done).map_err(Problem::from)),
+                Piece::Discard => return Ok(self.discard()),
+            }
         }
-        while !is_over {
-            is_over = next(from)?.is_none();
-        }
-        Ok(written.map(|()| Answer::Done).map_err(Problem::from))
     }
 
     fn commit(&mut self, manifest: &Manifest, to: &mut impl Write) -> Result<Answer, Problem> {
@@ -261,8 +267,9 @@ impl Server {
     }
 
     fn discard(&mut self) -> Result<Answer, Problem> {
-        if self.lock.is_some() {
-            std::fs::remove_dir_all(self.path())?;
+        let path = self.path();
+        if self.is_made && path.exists() {
+            former::remove_node(&path, self.job)?;
         }
         Ok(Answer::Done)
     }

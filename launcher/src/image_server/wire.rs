@@ -42,7 +42,7 @@ pub(super) enum Request {
         seat: Option<Seat>,
     },
     Read(Part),
-    /// Pieces follow, and [`Request::End`].
+    /// Pieces follow, and [`Request::End`] or [`Request::Discard`].
     Write(Part),
     /// So many bytes follow.
     Data(u32),

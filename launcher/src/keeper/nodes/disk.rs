@@ -21,7 +21,7 @@ use super::super::super::flush::Directories;
 use super::super::super::flush::wire::CopyAccess;
 use super::super::super::image_key;
 use super::super::super::limits::GENERATIONS_TOLD_MAX;
-use super::super::super::nodes::former;
+use super::super::super::nodes::former::{self, FormerInUse};
 use super::super::super::nodes::wire::{Known, Membership, NodeDone, NodeTask};
 use super::super::super::worker::Results;
 use super::super::Site;
@@ -97,11 +97,10 @@ impl Disk {
                     let target = copies.open().map_err(not_copied)?;
                     Copies::new(&*target, self.job, None).see_sign(sign).map_err(not_copied)?;
                 }
+                self.expect_not_left()?;
                 if let Some(root) = self.path.parent() {
-                    if former::is_left(root) {
-                        return Err(left(root));
-                    }
-                    former::leave_former(root, self.job, &decisions).map_err(|node| gone_on(&node))?;
+                    former::leave_former(root, self.job, &decisions, &mut || progress.made())
+                        .map_err(|found| in_use(&found))?;
                 }
                 let mut directory = self.make()?;
                 match directory.adopt_decisions(&decisions) {
@@ -120,7 +119,10 @@ impl Disk {
                 let seats = directory.seats().unwrap_or_default();
                 return Ok(NodeDone::Surveyed { found, seats, known, beside: self.beside() });
             }
-            NodeTask::Seat { seat, is_taken } => self.open()?.note_seat(seat, is_taken)?,
+            NodeTask::Seat { seat, is_taken } => {
+                self.expect_not_left()?;
+                self.open()?.note_seat(seat, is_taken)?;
+            }
             NodeTask::Look(manifest) => {
                 let mut directory = self.open()?;
                 return Ok(NodeDone::Looked(self.look(&mut directory, &manifest, false, progress)?));
@@ -130,6 +132,7 @@ impl Disk {
                 return Ok(NodeDone::Fetched(files));
             }
             NodeTask::Decide(decision) => {
+                self.expect_not_left()?;
                 self.open()?.write_decision(&decision)?;
             }
             NodeTask::Keep { job_file } => {
@@ -197,6 +200,14 @@ impl Disk {
         let names =
             entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter_map(|name| name.parse().ok()).filter(|node| *node != self.node).collect()
+    }
+
+    /// R35: no life begins here once the job goes on in another layout.
+    fn expect_not_left(&self) -> Result<(), Refusal> {
+        match self.path.parent().filter(|root| former::is_left(root)) {
+            Some(root) => Err(left(root)),
+            None => Ok(()),
+        }
     }
 
     fn job_file(&self) -> Result<JobFile, StoreError> {
@@ -310,12 +321,20 @@ fn left(root: &Path) -> Refusal {
     Refusal { errno: Errno::ESTALE as u32, why }
 }
 
-/// R35: the launcher's directory is one of the new layout, but lives were decided in the former one since the images were moved.
-fn gone_on(node: &Path) -> Refusal {
-    let node = node.display();
-    let why = format!(
-        "the job has gone on in its former layout of ranks: {node} knows a life that this launcher does not. Name the job's directory with which it ran last"
-    );
+/// R35: the launcher's directory is one of the new layout, but the job is in the former one since the images were moved.
+fn in_use(found: &FormerInUse) -> Refusal {
+    let why = match found {
+        FormerInUse::GoneOn(node) => format!(
+            "the job has gone on in its former layout of ranks: {} knows a life that this launcher does not. Name the job's directory with which it ran last",
+            node.display()
+        ),
+        FormerInUse::Locked(path) => {
+            let path = path.display();
+            format!(
+                "processes of this job run in its former layout of ranks ({path} is locked): another launcher may have continued it there. `fuser -v {path}` lists them;                  wait until they have ended, or end the job there"
+            )
+        }
+    };
     Refusal { errno: Errno::ESTALE as u32, why }
 }
 
