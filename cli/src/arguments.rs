@@ -462,9 +462,9 @@ pub(crate) struct RestartArguments {
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) succession: SuccessionArguments,
-    /// The nodes are where the job's file says, also those that it names otherwise than the images do
+    /// A host continues the job by itself. The nodes are where the job's file says, also those that it names otherwise than the images do
     #[arg(skip)]
-    pub(crate) keeps_places: bool,
+    pub(crate) is_candidates: bool,
     /// Print only the program's output, errors and faults, as for `run`
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -144,6 +144,9 @@ pub fn manifest(bytes: &[u8]) {
         if let Ok(seats) = store::record::Seats::parse(&bytes) {
             same(&seats.emit(), &bytes);
         }
+        if let Ok(end) = store::record::JobEndRecord::parse(&bytes) {
+            same(&end.emit(), &bytes);
+        }
         if let Ok(content) = store::record::Content::parse(&bytes) {
             same(&content.emit(), &bytes);
         }

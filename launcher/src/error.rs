@@ -107,6 +107,8 @@ pub enum LauncherError {
     NotDiscarded { host: String, directory: String, problem: String },
     #[error("no rank can be started on {host}: {problem}")]
     Unfit { host: String, problem: String },
+    #[error("no rank can be started on {host}: {problem}")]
+    OtherLayout { host: String, problem: String },
     #[error(transparent)]
     Copy(#[from] copies::CopyError),
     #[error(
@@ -122,10 +124,16 @@ pub enum LauncherError {
         "no life of the job begins from {job}: {problem}. Bring back the hosts that are missing; if another launcher has the job, it goes on there (`stillwire ps` on the job's hosts)"
     )]
     Unseated { problem: String, job: PathBuf },
+    #[error("the job {}, as its nodes know; a person may restart it", if *.has_finished { "has finished" } else { "was ended" })]
+    JobOver { has_finished: bool },
     #[error(
         "{host} knows life {life} of the job, which {job} does not: that one is an older state. If another host has continued the job, it runs there (`stillwire ps`). Otherwise name the directory with which the job ran last; if it is lost, continue from {path} on {host} (`stillwire restart`), or from a copy (`stillwire restart {job} --from LOCATION`)"
     )]
     NodeAhead { host: String, path: String, life: transport::Life, job: PathBuf },
+    #[error(
+        "job {job} runs already: process {pid} is its launcher (`stillwire ps`). End that one first (`stillwire kill {job}`)"
+    )]
+    JobRuns { job: String, pid: u32 },
     #[error("{path}: {error}")]
     Registry { path: PathBuf, error: io::Error },
     #[error(

@@ -52,6 +52,9 @@ impl Registration {
         let root = runtime_directory()?;
         let _lock = lock(&root)?;
         let folder = root.join(plan.job.to_string());
+        if let Some(JobInfo { job, pid, .. }) = read_info(&folder).filter(|info| is_of_another(info.pid)) {
+            return Err(LauncherError::JobRuns { job, pid });
+        }
         make(&folder)?;
         let registration = Registration { folder };
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
@@ -78,8 +81,18 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let _lock = self.folder.parent().map(lock);
+        if read_info(&self.folder).is_none_or(|info| info.pid == std::process::id()) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
     }
+}
+
+/// Whether this is another process of this program that lives. Its number may have become that of any other process.
+fn is_of_another(pid: u32) -> bool {
+    let name = |path: &str| fs::read_link(path).ok()?.file_name().map(std::ffi::OsStr::to_os_string);
+    let runs = name(&format!("/proc/{pid}/exe"));
+    pid != std::process::id() && runs.is_some() && runs == name("/proc/self/exe")
 }
 
 /// The socket of a listed job.

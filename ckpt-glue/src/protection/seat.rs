@@ -13,8 +13,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
+use transport::Life;
 
 use crate::names::NodeIndex;
+use crate::recovery::Ending;
 use crate::sabotage::{Rule, Sabotage};
 
 /// The right to begin lives, as a directory knows it.
@@ -85,6 +87,43 @@ pub enum Authority {
     Votes,
     /// A person, who has named the hosts of the job or a copy to begin from.
     Person,
+    /// As [`Authority::Votes`]: the launcher was started by a host, because the one before is lost. It continues no job that is over.
+    Candidate,
+}
+
+/// The end of a job, as a node's directory knows it. A later life makes it void.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct JobEnd {
+    /// The newest life, which is over.
+    pub life: Life,
+    /// All ranks have ended as they should; otherwise a person or a fault has ended it.
+    pub has_finished: bool,
+}
+
+/// The end that the nodes are told when a launcher ends its job in order; `None`: another attempt may follow. `life`: the newest one. `has_run`: all ranks
+/// have run below this launcher. `was_unable`: it has given up by itself.
+#[must_use]
+pub fn end_of_job(
+    authority: Authority,
+    ending: Ending,
+    life: Option<Life>,
+    (has_run, was_unable): (bool, bool),
+) -> Option<JobEnd> {
+    let is_wanted = ending == Ending::Finished || ending == Ending::Stopped && !was_unable;
+    let end = life.map(|life| JobEnd { life, has_finished: ending == Ending::Finished });
+    // Its candidate tries again.
+    end.filter(|_| authority != Authority::Candidate || has_run || is_wanted)
+}
+
+/// Whether this launcher may continue a job of which directories know these ends.
+///
+/// # Errors
+/// [`Unseated::Over`]
+pub fn admit(authority: Authority, ends: &[JobEnd]) -> Result<(), Unseated> {
+    match ends.iter().max() {
+        Some(end) if authority == Authority::Candidate => Err(Unseated::Over(*end)),
+        _ => Ok(()),
+    }
 }
 
 /// What a claimant may do.
@@ -130,6 +169,8 @@ pub enum Unseated {
     },
     /// Two launchers have tried to take the seat, and it cannot be seen which of them has it.
     Disputed,
+    /// The job is over, and no person has started this launcher.
+    Over(JobEnd),
 }
 
 fn count<T>(items: impl IntoIterator<Item = T>) -> u32 {
@@ -195,7 +236,7 @@ fn newest(nodes: u32, held: Option<Seat>, found: &Found) -> Result<Option<Seat>,
 pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) -> Result<Claim, Unseated> {
     let Claimant { held, authority, is_new, id } = claimant;
     let newest = newest(nodes, held, found)?;
-    if newest.is_none() && !is_new && authority == Authority::Votes {
+    if newest.is_none() && !is_new && authority != Authority::Person {
         return Err(Unseated::TooFew { known: 0, needed: majority(nodes) });
     }
     let mut quorums = Vec::new();
@@ -268,5 +309,34 @@ mod tests {
     #[test]
     fn a_launcher_alone_may_not() {
         assert_eq!(claimed(Authority::Votes), Err(Unseated::TooFew { known: 0, needed: 2 }));
+    }
+
+    const LIFE: Life = Life { counter: 3, nonce: 7 };
+
+    #[test]
+    fn a_candidate_continues_no_job_that_is_over_and_a_person_does() {
+        let stopped = JobEnd { life: LIFE, has_finished: false };
+        let finished = JobEnd { has_finished: true, ..stopped };
+        assert_eq!(admit(Authority::Candidate, &[]), Ok(()));
+        assert_eq!(admit(Authority::Candidate, &[stopped]), Err(Unseated::Over(stopped)));
+        assert_eq!(admit(Authority::Candidate, &[finished, stopped]), Err(Unseated::Over(finished)));
+        for authority in [Authority::Person, Authority::Votes] {
+            assert_eq!(admit(authority, &[finished]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn every_end_in_order_is_the_jobs_but_for_a_candidates_failed_attempt() {
+        let end = |authority, ending, how| end_of_job(authority, ending, Some(LIFE), how);
+        let over = |has_finished| Some(JobEnd { life: LIFE, has_finished });
+        for authority in [Authority::Person, Authority::Votes, Authority::Candidate] {
+            assert_eq!(end(authority, Ending::Finished, (true, false)), over(true));
+            assert_eq!(end(authority, Ending::Stopped, (true, false)), over(false));
+            assert_eq!(end(authority, Ending::Stopped, (true, true)), over(false));
+            assert_eq!(end(authority, Ending::Stopped, (false, false)), over(false), "a person has ended it");
+        }
+        assert_eq!(end(Authority::Votes, Ending::Stopped, (false, true)), over(false));
+        assert_eq!(end(Authority::Candidate, Ending::Stopped, (false, true)), None);
+        assert_eq!(end_of_job(Authority::Person, Ending::Finished, None, (true, false)), None);
     }
 }

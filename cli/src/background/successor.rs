@@ -13,12 +13,13 @@ use store::{Directory, JobDirectory};
 use super::candidate::{Attempt, Candidate, Sight, Step};
 use super::records::{EndRecord, Records};
 use super::takeover::{LIMIT_MIN, Launch};
+use super::watched_jobs::WatchingProcess;
 use super::watcher::{Watched, Watcher, note};
 use crate::arguments::RestartArguments;
 use crate::commands::hosts::HostPlace;
 use crate::commands::key::{KeyArgument, SignArgument};
 use crate::commands::restart::open_job;
-use crate::commands::run::{read_settings, setting};
+use crate::commands::run::{lock, read_settings, setting};
 use crate::commands::succession::SuccessionArguments;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -58,6 +59,7 @@ impl Successor {
     }
 
     fn run(&mut self) -> Result<Exit, CliError> {
+        let _listed = WatchingProcess::list(&self.candidacy.job)?;
         loop {
             match self.machine.poll(self.started.elapsed()) {
                 Step::Wait(time) => {
@@ -147,7 +149,7 @@ fn restart(candidacy: &Candidacy) -> RestartArguments {
         detach: true,
         // The job file has the rest. Too few hosts to continue the job once more are no reason not to run it.
         succession: SuccessionArguments { successor_tries: Some(options.tries_for), ..Default::default() },
-        keeps_places: true,
+        is_candidates: true,
         ..RestartArguments::default()
     }
 }
@@ -161,14 +163,24 @@ fn look(candidacy: &Candidacy) -> Sight {
     if is_held {
         return Sight::Taken;
     }
-    match open_job(&candidacy.directory).and_then(|(mut directory, _)| Ok(directory.end()?)) {
-        Ok(None) => Sight::Free,
-        Ok(Some(_)) | Err(_) => Sight::Over,
+    if launcher::nodes::is_of_former_layout(&candidacy.directory) {
+        return Sight::Over;
     }
+    match open_job(&candidacy.directory).and_then(|(mut directory, _)| is_over(&mut directory)) {
+        Ok(false) => Sight::Free,
+        Ok(true) | Err(_) => Sight::Over,
+    }
+}
+
+fn is_over(directory: &mut JobDirectory<Directory>) -> Result<bool, CliError> {
+    // A record that cannot be read says nothing: other nodes have it too.
+    Ok(directory.end()?.is_some() || directory.job_end().is_ok_and(|end| end.is_some()))
 }
 
 /// In the job file, this host becomes the launcher's, and the lost launcher's host one that is reached like any other.
 fn move_here(path: &Path, candidacy: &Candidacy) -> Result<(), CliError> {
+    let storage = Directory::open(path)?;
+    let _lock = lock(&storage, path)?;
     let (_, mut file) = open_job(path)?;
     let settings = read_settings(&file)?;
     let addresses = candidacy.addresses.parse().map_err(io::Error::other)?;
@@ -183,7 +195,7 @@ fn move_here(path: &Path, candidacy: &Candidacy) -> Result<(), CliError> {
         };
     }
     if file.settings != before {
-        JobDirectory::renew(Directory::open(path)?, &file)?;
+        JobDirectory::renew(storage, &file)?;
     }
     Ok(())
 }
@@ -200,9 +212,12 @@ pub(super) fn judge(error: &CliError) -> Attempt {
         | CliError::OtherImageKey { .. }
         | CliError::FlushKey { .. }
         | CliError::FlushSign { .. }
-        | CliError::Launcher(LauncherError::NodeAhead { .. } | LauncherError::LivesDiverge { .. }) => {
-            Attempt::Impossible(error.to_string())
-        }
+        | CliError::Launcher(
+            LauncherError::NodeAhead { .. }
+            | LauncherError::LivesDiverge { .. }
+            | LauncherError::OtherLayout { .. }
+            | LauncherError::JobOver { .. },
+        ) => Attempt::Impossible(error.to_string()),
         _ => Attempt::Failed(error.to_string()),
     }
 }
@@ -211,4 +226,76 @@ fn random() -> Result<u64, CliError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|_| LauncherError::NoRandomness)?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use ckpt_glue::protection::seat::JobEnd;
+    use launcher::succession::SuccessorOptions;
+    use store::{CheckpointSettings, JobFile};
+    use transport::JobId;
+
+    use super::*;
+
+    /// A node's directory of a job with one life, below a root of its own.
+    fn node(root: &Path) -> (Candidacy, JobDirectory<Directory>) {
+        let path = root.join("1");
+        let file = JobFile {
+            job: JobId(7),
+            ranks: 1,
+            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
+            directory: b"/".to_vec(),
+            command: vec![b"program".to_vec()],
+            environment: Vec::new(),
+            settings: std::collections::BTreeMap::new(),
+        };
+        let storage = Directory::create(&path).expect("a folder");
+        let mut directory = JobDirectory::create(storage, &file).expect("a job");
+        directory.start_life(1, None).expect("a life");
+        let candidacy = Candidacy {
+            job: "7".to_owned(),
+            node: 1,
+            directory: path,
+            lock: root.join("lock-1"),
+            addresses: "10.0.0.2".to_owned(),
+            launcher: "10.0.0.1".to_owned(),
+            position: 0,
+            silence: Duration::from_secs(5),
+            ends_unix_ms: None,
+            options: SuccessorOptions::default(),
+        };
+        (candidacy, directory)
+    }
+
+    #[test]
+    fn a_candidate_leaves_a_job_that_is_over_or_has_another_layout() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (candidacy, mut directory) = node(root.path());
+        assert_eq!(look(&candidacy), Sight::Free);
+        std::fs::write(root.path().join("left"), b"").expect("a file");
+        assert_eq!(look(&candidacy), Sight::Over);
+        std::fs::remove_file(root.path().join("left")).expect("a file");
+        let life = directory.newest_decision().expect("readable").expect("a life").life;
+        directory.write_job_end(JobEnd { life, has_finished: false }).expect("it is written");
+        assert_eq!(look(&candidacy), Sight::Over);
+        directory.start_life(2, None).expect("a person restarts it");
+        assert_eq!(look(&candidacy), Sight::Free);
+        for error in [
+            LauncherError::JobOver { has_finished: false },
+            LauncherError::OtherLayout { host: String::new(), problem: String::new() },
+        ] {
+            assert!(matches!(judge(&error.into()), Attempt::Impossible(_)));
+        }
+    }
+
+    #[test]
+    fn the_job_file_is_not_changed_below_another_launcher() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (candidacy, mut directory) = node(root.path());
+        let held = directory.storage().lock().expect("a lock");
+        let refused = move_here(&candidacy.directory, &candidacy).expect_err("another one has it");
+        assert_eq!(judge(&refused), Attempt::Taken);
+        drop(held);
+        move_here(&candidacy.directory, &candidacy).expect("it is free");
+    }
 }

@@ -1,5 +1,6 @@
 //! Commands to running jobs: `ps`, `checkpoint`, `rail`, `kill`.
 
+use launcher::error::LauncherError;
 use launcher::registry::{self, JobInfo};
 use launcher::requests::{Answer, Committed, RailOutcome, Request, ask};
 use launcher::status::{RankStatus, Status};
@@ -8,6 +9,7 @@ use serde::Serialize;
 
 use super::{print_json, say};
 use crate::arguments::{RailArguments, RankArgument};
+use crate::background::watched_jobs;
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -170,8 +172,13 @@ pub(crate) fn rail(arguments: &RailArguments, json: bool) -> Result<Exit, CliErr
 }
 
 pub(crate) fn kill(job: &str, json: bool) -> Result<Exit, CliError> {
-    let info = registry::find(job)?;
-    let answer = ask(&info, &Request::Stop)?;
+    let answer = match registry::find(job).and_then(|info| ask(&info, &Request::Stop)) {
+        Ok(answer) => answer,
+        Err(error @ LauncherError::JobAmbiguous { .. }) => return Err(error.into()),
+        // Between two launchers it has none to be asked.
+        Err(error) if !watched_jobs::stop(job)? => return Err(error.into()),
+        Err(_) => Answer::Stopping,
+    };
     if json {
         print_json(&answer)?;
     }

@@ -102,7 +102,7 @@ pub(crate) fn prepare(
         // Its images have not been read yet, but by their nodes before it is chosen.
         suspects.insert(manifest.generation);
     }
-    let Placement { nodes, spares } = if arguments.keeps_places {
+    let Placement { nodes, spares } = if arguments.is_candidates {
         Placement { nodes: hosts.nodes(file.ranks, &bind)?, spares: hosts.spare_nodes(&bind)? }
     } else {
         place(&file, newest.as_ref(), &hosts, &bind, arguments.quiet)?
@@ -261,6 +261,9 @@ impl Programs {
 /// elsewhere (R34).
 fn authority(arguments: &RestartArguments, own: Option<&OwnDirectories>, path: &Path) -> Authority {
     // A node's directory stays the launcher's when images move to another layout.
+    if arguments.is_candidates {
+        return Authority::Candidate;
+    }
     let is_of_node = own.is_some_and(|own| own.root.layouts().any(|root| is_parent(&root, path)));
     if is_of_node && arguments.from.is_none() { Authority::Votes } else { Authority::Person }
 }

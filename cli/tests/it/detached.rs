@@ -148,6 +148,47 @@ fn a_job_goes_by_its_id_also_between_two_launchers() {
 }
 
 #[test]
+fn a_job_is_ended_by_its_id_also_between_two_launchers() {
+    let place = Place::new();
+    let job = sort(&place);
+    wait_until("a commit", || commits(&job) >= 1);
+    let launcher = launcher(&job);
+    let watcher = parent(launcher);
+    let watching = attach(&place.job_text(), &[]);
+    signal(watcher, "STOP");
+    signal(launcher, "KILL");
+    wait_until("the guard has removed the entry", || listed(&job).is_none());
+    let ended = done(&mut stillwire(&["kill", &job[..8]]));
+    signal(watcher, "CONT");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(watching.finish().code, Some(130));
+    wait_until("nothing is left", || place.lock_is_free());
+}
+
+#[test]
+fn the_entry_of_a_launcher_that_runs_is_not_replaced() {
+    let (place, other) = (Place::new(), Place::new());
+    let (job, running) = (sort(&place), sort(&other));
+    wait_until("a commit", || commits(&job) >= 1);
+    assert_eq!(done(&mut stillwire(&["kill", &job])).code, Some(0));
+    wait_until("nothing is left", || place.lock_is_free() && listed(&job).is_none());
+    let registry = launcher::registry::runtime_directory().expect("a folder");
+    let entry = registry.join(&*job);
+    std::fs::create_dir(&entry).expect("no entry is left");
+    let info = std::fs::read_to_string(registry.join(&*running).join("info.json")).expect("it runs");
+    std::fs::write(entry.join("info.json"), info.replace(&*running, &job)).expect("a file");
+    let refused = place.restart(&[]).finish();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    refused.says(&["runs already", "stillwire kill"]);
+    assert!(entry.join("info.json").exists());
+    // That launcher is gone.
+    assert_eq!(done(&mut stillwire(&["kill", &running])).code, Some(0));
+    wait_until("nothing is left", || other.lock_is_free() && listed(&running).is_none());
+    place.let_end();
+    verified(&place.restart(&[]).finish());
+}
+
+#[test]
 fn a_detached_job_that_is_ended_has_no_successor() {
     let place = Place::new();
     let job = sort(&place);

@@ -91,9 +91,23 @@ impl Job {
     /// The same of another host.
     fn lose(&self, host: &str) {
         self.is_down(host);
-        let text = std::fs::read_to_string(self.place.folder.path().join(format!("keeper-{host}")));
-        let keeper: u32 = text.expect("it was started").trim().parse().expect("a process");
+        let keeper = self.keeper(host);
         kill_at_once(&children_of(keeper).into_iter().chain([keeper]).collect::<Vec<_>>());
+    }
+
+    /// The network to this host fails; everything there runs on.
+    fn cut_off(&self, host: &str) {
+        self.is_down(host);
+        signal(self.keeper(host), "STOP");
+    }
+
+    fn heal(&self, host: &str) {
+        std::fs::remove_file(self.place.folder.path().join(format!("down-{host}"))).expect("it was down");
+    }
+
+    fn keeper(&self, host: &str) -> u32 {
+        let text = std::fs::read_to_string(self.place.folder.path().join(format!("keeper-{host}")));
+        text.expect("it was started").trim().parse().expect("a process")
     }
 
     /// Processes that may continue the job, or do.
@@ -224,7 +238,45 @@ fn a_job_that_ends_by_itself_or_by_a_user_has_no_successor() {
         wait_until("nothing is left", || job.place.lock_is_free());
         std::thread::sleep(NODE_TIMEOUT / 2);
         assert_eq!((job.successors(), job.begun()), (vec![], vec![]));
+        let knows = |node: &u32| job.directory(*node).join("job-end").exists();
+        assert_eq!((0..4).filter(knows).count(), 4, "each node, if one of them was cut off meanwhile");
     }
+}
+
+// The user's command has reached the other hosts only.
+#[test]
+fn a_host_that_was_cut_off_does_not_continue_a_job_that_was_ended() {
+    let job = Job::run(&["--hosts", HOSTS]);
+    job.cut_off("c");
+    wait_until("c has a candidate", || !job.successors().is_empty());
+    let ended = done(&mut stillwire(&["kill", &job.id]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    job.heal("c");
+    wait_until("it has ended", || job.listed().is_none());
+    wait_until("the candidate begins", || job.begun() == [2]);
+    let refused = job.attach(2).finish();
+    says(&refused, &["the job is not continued from this host", "the job was ended"]);
+    assert!(!job.attach(2).finish().stderr.contains("all ranks run"));
+    wait_until("nothing is left", || job.successors().is_empty());
+    // A person may.
+    let again = job.place.restart(&["--detach"]).finish();
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let watching = crate::support::Running::start(stillwire(&["attach", &job.id]));
+    job.place.let_end();
+    verified(&watching.finish());
+}
+
+#[test]
+fn a_user_ends_candidates_before_they_begin() {
+    let job = Job::run(&["--hosts", HOSTS]);
+    job.lose_first();
+    wait_until("candidates", || job.successors().len() == 3);
+    let ended = done(&mut stillwire(&["kill", &job.id]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    wait_until("nothing is left", || job.successors().is_empty());
+    assert_eq!(job.begun(), Vec::<u32>::new());
+    let again = done(&mut stillwire(&["kill", &job.id]));
+    assert_eq!(again.code, Some(1), "{again:?}");
 }
 
 #[test]
@@ -250,6 +302,9 @@ fn a_launcher_that_comes_back_leaves_the_job_to_its_successor() {
     let watcher = parent(launcher).expect("a watcher");
     job.is_down(FIRST);
     [watcher, launcher].iter().for_each(|pid| signal(*pid, "STOP"));
+    // The registry of another host has no entry of it.
+    let registry = launcher::registry::runtime_directory().expect("a folder");
+    std::fs::remove_dir_all(registry.join(&job.id)).expect("the launcher's entry");
     wait_until("a candidate begins", || !job.begun().is_empty());
     let mut watching = job.attach(job.begun()[0]);
     watching.wait_for("all ranks run");

@@ -29,6 +29,10 @@ pub(super) struct End {
     pub(super) is_interrupted: bool,
     /// Why no keeper can do its work, although it was started.
     pub(super) unfit: Option<LauncherError>,
+    /// All ranks have run.
+    pub(super) has_run: bool,
+    /// Another launcher may have the job (R34).
+    pub(super) is_unseated: bool,
     /// The launcher has sent its last message to the keepers.
     pub(super) is_leaving: bool,
 }

@@ -486,6 +486,7 @@ impl<'a> Shell<'a> {
                     }
                 }
                 if matches!(event, job::Event::AllRunning { .. }) {
+                    self.end.has_run = true;
                     if !self.processes.is_empty() {
                         self.unconnected = None;
                     }

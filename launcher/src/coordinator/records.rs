@@ -93,6 +93,8 @@ impl Shell<'_> {
     pub(super) fn leave(&mut self, report: &mut FinalReport) {
         self.end.is_leaving = true;
         self.feed_nodes(NodesInput::Leaving);
+        // First: copies, and the removal of old generations, take their time, in which this host may be lost.
+        self.report_end(report.ending);
         self.commit_all();
         // Nodes with directories of their own learn the committed generation.
         if self.nodes.is_none() {

@@ -8,7 +8,7 @@ pub mod lives;
 mod root;
 pub(crate) mod wire;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ckpt_glue::names::NodeIndex;
 use serde::Serialize;
@@ -18,6 +18,11 @@ use super::Node;
 pub use root::{NoState, NodeRoot};
 pub use wire::Budget;
 use wire::Membership;
+
+/// Whether the job has left the root of this node's directory for another layout (R35).
+pub fn is_of_former_layout(directory: &Path) -> bool {
+    directory.parent().is_some_and(former::is_left)
+}
 
 /// The node of a directory in which no images are looked for.
 pub const NO_NODE: u32 = u32::MAX;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ckpt_glue::protection::Account;
 use ckpt_glue::protection::nodes::Found;
-use ckpt_glue::protection::seat::{self, Seat};
+use ckpt_glue::protection::seat::{self, JobEnd, Seat};
 use protector::{Limits, Shape, Statistics};
 use serde::{Deserialize, Serialize};
 use store::protect::Group;
@@ -60,6 +60,8 @@ pub(crate) enum NodeTask {
     Commit(Manifest),
     /// Remove generations that are not kept.
     Collect { life: Life, keep: u32, kept: Vec<GenerationId> },
+    /// The job is over: note that, and leave no candidate behind (R34).
+    JobEnd(JobEnd),
     /// The job is over: commit here the generations that it has committed, and remove unfinished ones.
     Settle { manifests: Vec<Manifest> },
     /// A protector's endpoint for this life, which is about to begin.
@@ -81,7 +83,7 @@ pub(crate) enum NodeDone {
     Done,
     /// To [`NodeTask::Survey`], in the same order, and further records that are known here. `beside`: the nodes whose directories lie beside this
     /// one's.
-    Surveyed { found: Vec<Found>, seats: seat::Known, known: Known, beside: Vec<u32> },
+    Surveyed { found: Vec<Found>, seats: seat::Known, end: Option<JobEnd>, known: Known, beside: Vec<u32> },
     /// To [`NodeTask::Look`].
     Looked(Found),
     /// Instead: decisions are here that contradict those that came with it, or come after them. Nothing was looked at; these are all that are here.

@@ -417,7 +417,7 @@ impl LargeJob {
             Question::Survey => {
                 // The lost node's new directory is empty.
                 let taken = (node != failover.lost).then_some(SEAT);
-                Answer::Surveyed { found: vec![found], seats: Known { taken, tried: Vec::new() } }
+                Answer::Surveyed { found: vec![found], seats: Known { taken, tried: Vec::new() }, end: None }
             }
             Question::Look(_) => Answer::Looked(found),
             _ => Answer::Done,

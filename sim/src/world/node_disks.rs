@@ -281,7 +281,7 @@ impl World {
                 let surveyed = self.nodes_shell(job).map(|nodes| nodes.surveyed.clone()).unwrap_or_default();
                 let found = surveyed.iter().map(|generation| self.found(node, *generation)).collect();
                 let seats = self.node_disks[at(node)].seats.clone();
-                return Ok(Answer::Surveyed { found, seats });
+                return Ok(Answer::Surveyed { found, seats, end: None });
             }
             Question::Seat { seat, is_taken } => {
                 let seats = &mut self.node_disks[at(node)].seats;

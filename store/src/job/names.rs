@@ -6,6 +6,7 @@
 //! seats                                      a node's: who may begin lives
 //! seat-held                                  a launcher's: that it may
 //! end-00000002                               life 2 has finished the job
+//! job-end                                    a node's: the life with which the job is over
 //! layout-00000002                            the manifest with which the second layout of ranks to nodes begins
 //! life-00000002-00000000deadbeef/
 //!   epoch-00000003/
@@ -28,6 +29,7 @@ use transport::{Epoch, Life, Rank};
 pub(super) const JOB: &str = "job";
 pub(super) const SEATS: &str = "seats";
 pub(super) const HELD_SEAT: &str = "seat-held";
+pub(super) const JOB_END: &str = "job-end";
 pub(super) const MANIFEST: &str = "manifest";
 pub(super) const COMMIT: &str = "commit";
 pub(super) const COLLECTED: &str = "collected";

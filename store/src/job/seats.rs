@@ -1,12 +1,12 @@
-//! The seats of a job, as its directories know them (rule 34).
+//! The seats of a job, and its end, as its directories know them (rule 34).
 
-use ckpt_glue::protection::seat::{Known, Seat};
+use ckpt_glue::protection::seat::{JobEnd, Known, Seat};
 
 use super::JobDirectory;
 use super::names;
 use crate::error::{RecordError, StoreError};
 use crate::limits::SEATS_MAX;
-use crate::record::Seats;
+use crate::record::{JobEndRecord, Seats};
 use crate::storage::{Storage, StorageError};
 
 impl<S: Storage> JobDirectory<S> {
@@ -41,6 +41,27 @@ impl<S: Storage> JobDirectory<S> {
     /// The launcher of this directory has taken a seat.
     pub fn hold_seat(&mut self, seat: Seat) -> Result<(), StoreError> {
         self.write_seats(names::HELD_SEAT, Known { taken: Some(seat), tried: Vec::new() })
+    }
+
+    /// Notes the job's end in this node's directory, durably. Only the newest life can be over.
+    pub fn write_job_end(&mut self, end: JobEnd) -> Result<(), StoreError> {
+        self.expect_current(end.life)?;
+        let record = JobEndRecord { job: self.job, end }.emit();
+        self.replace_record(names::JOB_END, &names::temporary(names::JOB_END), &record)
+    }
+
+    /// The job's end, if this node's directory knows it and no later life.
+    pub fn job_end(&mut self) -> Result<Option<JobEnd>, StoreError> {
+        let found = match self.read_record(names::JOB_END, JobEndRecord::parse) {
+            Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(None),
+            read => read?,
+        };
+        if found.job != self.job {
+            let error = RecordError::WrongJob { expected: self.job, found: found.job };
+            return Err(StoreError::Record { path: names::JOB_END.to_owned(), error });
+        }
+        let newest = self.lives()?.current();
+        Ok(Some(found.end).filter(|end| newest == Some(end.life)))
     }
 
     fn read_seats(&mut self, path: &str) -> Result<Known, StoreError> {

@@ -18,6 +18,7 @@ mod copy_record;
 mod decision;
 mod end;
 mod grammar;
+mod job_end;
 mod job_file;
 mod manifest;
 mod protection_record;
@@ -30,6 +31,7 @@ pub use copy_record::{
 };
 pub use decision::Decision;
 pub use end::End;
+pub use job_end::JobEndRecord;
 pub use job_file::{CheckpointSettings, JobFile};
 pub use manifest::{Manifest, ManifestImage};
 pub use protection_record::Protected;

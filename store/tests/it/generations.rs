@@ -1,6 +1,7 @@
 //! Lives and generations: which may be begun, committed, restored, removed, and by whom.
 
 use crate::common::{JOB, checkpoint, generation, job_file, life, memory, request, restore, write_images};
+use ckpt_glue::protection::seat::JobEnd;
 use store::image::Exited;
 use store::job::{AbandonedBy, Damage, Depth, GenerationState, JobDirectory};
 use store::{
@@ -644,6 +645,24 @@ fn a_job_has_finished_until_a_later_life_is_decided() {
     assert!(directory.write_end(first, 7).is_err());
     directory.write_end(second, 8).unwrap();
     assert_eq!(directory.end().unwrap().map(|end| end.ended_unix_ms), Some(8));
+}
+
+#[test]
+fn the_end_that_a_node_is_told_counts_until_a_later_life_is_decided() {
+    let (mut directory, first) = job();
+    assert_eq!(directory.job_end(), Ok(None));
+    let stopped = JobEnd { life: first, has_finished: false };
+    assert!(directory.write_job_end(JobEnd { life: life(9, 9), ..stopped }).is_err(), "not the newest");
+    directory.write_job_end(stopped).unwrap();
+    directory.storage().crash(&mut |_| 0);
+    assert_eq!(directory.job_end(), Ok(Some(stopped)));
+    // A person restarts it.
+    let second = directory.start_life(3, None).unwrap().life;
+    assert_eq!(directory.job_end(), Ok(None));
+    assert!(directory.write_job_end(stopped).is_err(), "another launcher has the job");
+    let finished = JobEnd { life: second, has_finished: true };
+    directory.write_job_end(finished).unwrap();
+    assert_eq!(directory.job_end(), Ok(Some(finished)));
 }
 
 #[test]

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::common::{JOB, generation, job_file, life};
+use ckpt_glue::protection::seat::JobEnd;
 use proptest::prelude::*;
 use store::delta::ContentName;
 use store::image::{ImageSummary, KindSummary};
 use store::packets::KeyUse;
 use store::record::{
-    BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, KeyName, ManifestImage, Signature, SinceWhole,
+    BaseCopy, Copied, CopiedFile, CopiedImage, CopiedRank, JobEndRecord, KeyName, ManifestImage, Signature,
+    SinceWhole,
 };
 use store::{
     CheckpointSettings, CommitRecord, Decision, End, ImageDigest, JobFile, Manifest, RecordError,
@@ -23,6 +25,10 @@ fn commit_record() -> CommitRecord {
 
 fn decision() -> Decision {
     Decision { job: JOB, life: life(2, 9), from: Some(generation(life(1, 2), 3)) }
+}
+
+fn job_end() -> JobEndRecord {
+    JobEndRecord { job: JOB, end: JobEnd { life: life(2, 9), has_finished: false } }
 }
 
 fn end() -> End {
@@ -62,13 +68,14 @@ fn copied() -> Copied {
 
 /// One record of each kind, and its reader's answer to any bytes.
 type Reader = fn(&[u8]) -> Result<Vec<u8>, RecordError>;
-fn all() -> [(Vec<u8>, Reader); 6] {
+fn all() -> [(Vec<u8>, Reader); 7] {
     [
         (job_file().emit(), |bytes| JobFile::parse(bytes).map(|record| record.emit())),
         (decision().emit(), |bytes| Decision::parse(bytes).map(|record| record.emit())),
         (manifest().emit(), |bytes| Manifest::parse(bytes).map(|record| record.emit())),
         (commit_record().emit(), |bytes| CommitRecord::parse(bytes).map(|record| record.emit())),
         (end().emit(), |bytes| End::parse(bytes).map(|record| record.emit())),
+        (job_end().emit(), |bytes| JobEndRecord::parse(bytes).map(|record| record.emit())),
         (copied().emit(), |bytes| Copied::parse(bytes).map(|record| record.emit())),
     ]
 }

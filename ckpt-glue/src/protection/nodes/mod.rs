@@ -30,7 +30,7 @@ use transport::Life;
 
 use super::late::{Account, Cause};
 use super::restore::Terms;
-use super::seat::{Claimant, Known, Seat, Unseated};
+use super::seat::{Claimant, JobEnd, Known, Seat, Unseated};
 use super::verdict::{Finding, GenerationVerdict, ProtectionGroup};
 use crate::control::ImageReport;
 use crate::names::{GenerationId, NodeIndex};
@@ -95,6 +95,8 @@ pub enum Answer {
         found: Vec<Found>,
         /// The seats that the directory knows.
         seats: Known,
+        /// The end of the job, if the directory knows it and no later life.
+        end: Option<JobEnd>,
     },
     /// To [`Question::Look`].
     Looked(Found),

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use transport::{Instant, Life};
 
 use super::super::restore::{Choice, Judged, RestorePlan, Terms};
-use super::super::seat::{Claim, Found as FoundSeats, Seat, Unseated, claim};
+use super::super::seat::{Claim, Found as FoundSeats, JobEnd, Seat, Unseated, admit, claim};
 use super::super::verdict::{Finding, GenerationVerdict};
 use super::machine::Nodes;
 use super::rebuilding::{Older, Rebuilding};
@@ -25,6 +25,8 @@ pub(super) struct Restoring {
     unread: Option<(BTreeMap<NodeIndex, Vec<Found>>, Refused)>,
     /// The seats that the nodes' directories know, by the last survey.
     seats: FoundSeats,
+    /// Ends of the job that they know.
+    ends: Vec<JobEnd>,
     /// The seat that is being taken, or is taken and not held yet.
     claim: Option<Claim>,
     /// By node: why the images of each generation cannot be restored there.
@@ -93,6 +95,7 @@ impl<D> Nodes<D> {
             plan,
             unread: None,
             seats: BTreeMap::new(),
+            ends: Vec::new(),
             claim: None,
             problems: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -115,10 +118,12 @@ impl<D> Nodes<D> {
         let Some(restoring) = &mut self.restoring else { return };
         let (mut found, mut details) = (BTreeMap::new(), BTreeMap::new());
         restoring.seats.clear();
+        restoring.ends.clear();
         for (node, (answer, detail)) in round.answers {
-            if let Answer::Surveyed { found: of_node, seats } = answer {
+            if let Answer::Surveyed { found: of_node, seats, end } = answer {
                 found.insert(node, of_node);
                 restoring.seats.insert(node, seats);
+                restoring.ends.extend(end);
             }
             details.insert(node, detail);
         }
@@ -169,7 +174,8 @@ impl<D> Nodes<D> {
             return self.seated(now);
         }
         let claimant = restoring.survey.claimant;
-        match claim(nodes, claimant, &restoring.seats, sabotage) {
+        let admitted = admit(claimant.authority, &restoring.ends);
+        match admitted.and_then(|()| claim(nodes, claimant, &restoring.seats, sabotage)) {
             Err(unseated) => self.push(Output::Unseated(unseated)),
             Ok(claim) => {
                 let is_known = restoring.seats.values().all(|known| known.taken == claimant.held);

@@ -4,7 +4,7 @@ use alloc::vec;
 use transport::{Epoch, Instant};
 
 use super::*;
-use crate::protection::seat::Authority;
+use crate::protection::seat::{Authority, JobEnd};
 
 const ALL: [u32; 3] = [0, 1, 2];
 
@@ -32,7 +32,7 @@ const SEAT: Seat = Seat { number: 1, id: 1, parent: 0, is_inherited: true };
 const CLAIMANT: Claimant = Claimant { held: Some(SEAT), authority: Authority::Votes, is_new: false, id: 2 };
 
 fn surveyed(found: Vec<Found>) -> Answer {
-    Answer::Surveyed { found, seats: Known { taken: Some(SEAT), tried: Vec::new() } }
+    Answer::Surveyed { found, seats: Known { taken: Some(SEAT), tried: Vec::new() }, end: None }
 }
 
 fn refusal(errno: u32) -> Refusal {
@@ -121,12 +121,16 @@ impl Job {
     }
 
     fn survey_for(&mut self, epochs: &[u32], terms: Terms) -> u64 {
+        self.survey_as(epochs, terms, CLAIMANT)
+    }
+
+    fn survey_as(&mut self, epochs: &[u32], terms: Terms, claimant: Claimant) -> u64 {
         let survey = Survey {
             counter: 2,
             nonce: 9,
             generations: epochs.iter().copied().map(generation).collect(),
             terms,
-            claimant: CLAIMANT,
+            claimant,
             is_first: false,
         };
         let outputs = self.feed(Input::Survey(survey));
@@ -422,7 +426,7 @@ fn a_seat_is_taken_before_anything_is_changed_if_a_directory_does_not_know_it() 
     let survey = job.survey(&[1]);
     job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
     job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
-    let empty = Answer::Surveyed { found: vec![nothing()], seats: Known::default() };
+    let empty = Answer::Surveyed { found: vec![nothing()], seats: Known::default(), end: None };
     job.answer_with(survey, 2, Ok(empty));
     let seat = Seat { number: 2, id: CLAIMANT.id, parent: SEAT.id, is_inherited: true };
     let outputs = job.read_records();
@@ -437,7 +441,11 @@ fn a_seat_is_taken_before_anything_is_changed_if_a_directory_does_not_know_it() 
     let survey = job.survey(&[1]);
     job.answer_with(survey, 0, Ok(surveyed(vec![whole()])));
     job.answer_with(survey, 1, Ok(surveyed(vec![whole()])));
-    job.answer_with(survey, 2, Ok(Answer::Surveyed { found: vec![nothing()], seats: Known::default() }));
+    job.answer_with(
+        survey,
+        2,
+        Ok(Answer::Surveyed { found: vec![nothing()], seats: Known::default(), end: None }),
+    );
     let outputs = job.read_records();
     let question = number(&outputs, Question::Seat { seat, is_taken: false }, &ALL);
     assert_eq!(job.answer(question, &ALL), [Output::SeatTaken(seat)]);
@@ -454,8 +462,25 @@ fn a_launcher_whose_seat_most_directories_do_not_know_begins_no_life() {
     let survey = job.survey(&[1]);
     for node in ALL {
         let seats = Known { taken: (node == 0).then_some(SEAT), tried: Vec::new() };
-        job.answer_with(survey, node, Ok(Answer::Surveyed { found: vec![whole()], seats }));
+        job.answer_with(survey, node, Ok(Answer::Surveyed { found: vec![whole()], seats, end: None }));
     }
     let unseated = Output::Unseated(Unseated::TooFew { known: 1, needed: 2 });
     assert_eq!(job.read_records(), [unseated]);
+}
+
+#[test]
+fn a_candidate_begins_no_life_of_a_job_that_one_node_knows_to_be_over() {
+    let job_end = JobEnd { life: Life { counter: 1, nonce: 7 }, has_finished: false };
+    for authority in [Authority::Candidate, Authority::Votes] {
+        let mut job = Job::new();
+        let survey = job.survey_as(&[1], Terms::default(), Claimant { authority, ..CLAIMANT });
+        for node in ALL {
+            let seats = Known { taken: Some(SEAT), tried: Vec::new() };
+            let end = (node == 1).then_some(job_end);
+            job.answer_with(survey, node, Ok(Answer::Surveyed { found: vec![whole()], seats, end }));
+        }
+        let outputs = job.read_records();
+        let is_refused = outputs == [Output::Unseated(Unseated::Over(job_end))];
+        assert_eq!(is_refused, authority == Authority::Candidate, "{outputs:?}");
+    }
 }

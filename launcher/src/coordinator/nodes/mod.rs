@@ -19,6 +19,8 @@ use ckpt_glue::protection::ProtectionGroup;
 use ckpt_glue::protection::nodes::{
     Answer, Input, Nodes as Machine, Output, Question, Refusal, Settings, Times,
 };
+use ckpt_glue::protection::seat::end_of_job;
+use ckpt_glue::recovery::Ending;
 use ckpt_glue::sabotage::Sabotage;
 use nix::errno::Errno;
 use store::protect::Group;
@@ -229,8 +231,8 @@ impl Shell<'_> {
     pub(super) fn on_node_done(&mut self, node: NodeIndex, number: u64, outcome: Result<NodeDone, Refusal>) {
         let answer = outcome.map(|done| {
             let answer = match &done {
-                NodeDone::Surveyed { found, seats, .. } => {
-                    Answer::Surveyed { found: found.clone(), seats: seats.clone() }
+                NodeDone::Surveyed { found, seats, end, .. } => {
+                    Answer::Surveyed { found: found.clone(), seats: seats.clone(), end: *end }
                 }
                 NodeDone::Looked(found) => Answer::Looked(found.clone()),
                 NodeDone::GivenUp(account) => Answer::GivenUp(account.clone()),
@@ -287,6 +289,20 @@ impl Shell<'_> {
         let Some(nodes) = &mut self.nodes else { return };
         nodes.kept = Some((life, kept.to_vec()));
         self.feed_nodes(Input::Collected(kept.to_vec()));
+    }
+
+    /// R34: no host continues the job by itself from now on. A repair ends no job, and without the seat it is another launcher's.
+    pub(super) fn report_end(&mut self, ending: Ending) {
+        let Some(nodes) = self.nodes.as_ref().filter(|_| self.plan.purpose == Purpose::Run) else { return };
+        if self.end.is_unseated {
+            return;
+        }
+        let known = || nodes.survey.as_ref()?.records.decisions.last();
+        let life = nodes.decision.as_ref().or_else(known).map(|newest| newest.life);
+        let how = (self.end.has_run, self.end.verdict.is_some());
+        if let Some(end) = end_of_job(self.plan.authority, ending, life, how) {
+            self.keepers.send_to_all(&ToKeeper::Node { number: 0, task: NodeTask::JobEnd(end) });
+        }
     }
 
     /// The last message to the nodes: the committed generations. They remove everything else.

@@ -6,9 +6,10 @@ use ckpt_glue::job;
 use ckpt_glue::names::{GenerationId, NodeIndex};
 use ckpt_glue::protection::Terms;
 use ckpt_glue::protection::nodes::{Input, Records as Read, Refusal, Survey};
-use ckpt_glue::protection::seat::{Claimant, Unseated};
+use ckpt_glue::protection::seat::{Claimant, JobEnd, Unseated};
 use ckpt_glue::recovery::Beginning;
 use copies::Copies;
+use nix::errno::Errno;
 use store::{Decision, StoreError};
 use transport::Life;
 
@@ -112,6 +113,7 @@ impl Shell<'_> {
 
     /// R34: somebody else may have the job, or too few directories know who has it.
     pub(super) fn on_unseated(&mut self, unseated: Unseated) {
+        self.end.is_unseated = true;
         let nodes = self.layout.nodes();
         let problem = match unseated {
             Unseated::TooFew { known, needed } => {
@@ -122,6 +124,10 @@ impl Shell<'_> {
             Unseated::Disputed => format!(
                 "two launchers have tried to take over the job, and these {nodes} nodes do not say which of them did"
             ),
+            Unseated::Over(JobEnd { has_finished, .. }) => {
+                self.end.unfit.get_or_insert(LauncherError::JobOver { has_finished });
+                return;
+            }
         };
         if self.job.status().life.is_none() {
             let job = self.plan.directory.clone();
@@ -134,7 +140,12 @@ impl Shell<'_> {
 
     pub(super) fn on_unfit_directory(&mut self, node: NodeIndex, refusal: Refusal) {
         let host = self.keepers.name(node);
-        self.end.unfit.get_or_insert(LauncherError::Unfit { host, problem: refusal.why });
+        let problem = refusal.why;
+        self.end.unfit.get_or_insert(if refusal.errno == Errno::ESTALE as u32 {
+            LauncherError::OtherLayout { host, problem }
+        } else {
+            LauncherError::Unfit { host, problem }
+        });
     }
 
     /// Hosts that have their nodes' directories on one disk lose them together. When a job begins nothing of it is anywhere, so a directory beside a

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::protection::nodes::{Found, Refusal};
+use ckpt_glue::protection::seat::JobEnd;
 use copies::{Copies, CopyError, Report};
 use nix::errno::Errno;
 use store::job::{Damage, Depth, GenerationState};
@@ -117,7 +118,10 @@ impl Disk {
                 let known = known_besides(&mut directory, &decisions, &asked)?;
                 // One that cannot be read knows no seat: it has no vote.
                 let seats = directory.seats().unwrap_or_default();
-                return Ok(NodeDone::Surveyed { found, seats, known, beside: self.beside() });
+                // A later life may be one that could not be noted here.
+                let is_newest = |end: &JobEnd| decisions.last().is_none_or(|newest| newest.life == end.life);
+                let end = directory.job_end().unwrap_or_default().filter(is_newest);
+                return Ok(NodeDone::Surveyed { found, seats, end, known, beside: self.beside() });
             }
             NodeTask::Seat { seat, is_taken } => {
                 self.expect_not_left()?;
@@ -151,6 +155,7 @@ impl Disk {
                     self.path.parent().inspect(|root| former::remove_former(root, self.job));
                 }
             }
+            NodeTask::JobEnd(end) => self.open()?.write_job_end(end)?,
             NodeTask::Settle { manifests } => {
                 let mut directory = self.open()?;
                 for manifest in &manifests {

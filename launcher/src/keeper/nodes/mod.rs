@@ -95,6 +95,9 @@ impl OwnDirectory {
 
 impl Shell {
     pub(super) fn on_node_task(&mut self, number: u64, task: NodeTask) {
+        if matches!(task, NodeTask::JobEnd(_)) {
+            self.guard.set_successor(None);
+        }
         if let Some(task) = self.lock.keep(number, task) {
             self.begin_node_task(number, task);
         }
