@@ -75,8 +75,8 @@ fn all() -> [(Vec<u8>, Reader); 7] {
         (manifest().emit(), |bytes| Manifest::parse(bytes).map(|record| record.emit())),
         (commit_record().emit(), |bytes| CommitRecord::parse(bytes).map(|record| record.emit())),
         (end().emit(), |bytes| End::parse(bytes).map(|record| record.emit())),
-        (job_end().emit(), |bytes| JobEndRecord::parse(bytes).map(|record| record.emit())),
         (copied().emit(), |bytes| Copied::parse(bytes).map(|record| record.emit())),
+        (job_end().emit(), |bytes| JobEndRecord::parse(bytes).map(|record| record.emit())),
     ]
 }
 
@@ -140,7 +140,8 @@ fn a_job_file_without_a_program_is_refused() {
 
 #[test]
 fn another_version_is_named() {
-    for ((record, read), what) in all().iter().zip(["job", "decision", "manifest", "commit", "end", "copied"])
+    for ((record, read), what) in
+        all().iter().zip(["job", "decision", "manifest", "commit", "end", "copied", "job-end"])
     {
         let forged = forge(record, &format!("stillwire {what} 1"), &format!("stillwire {what} 2"));
         let error = read(&forged).unwrap_err();
