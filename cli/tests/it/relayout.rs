@@ -341,7 +341,9 @@ fn former_nodes_that_were_not_marked_are_marked_by_the_new_ones() {
     // The other way round: the job goes on in the former layout, or has gone on there.
     marks.iter().for_each(|mark| std::fs::remove_file(mark).expect("a mark"));
     let mut command = stillwire(&["restart", &older.display().to_string()]);
-    command.env("XDG_STATE_HOME", hosts.place.state());
+    // On another host: one user's launchers of one job find each other where both run.
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    command.env("XDG_STATE_HOME", hosts.place.state()).env("XDG_RUNTIME_DIR", elsewhere.path());
     let mut job = Running::start(command).reading();
     job.wait_for("all ranks run");
     let done = hosts.place.restart(&[]).reading().finish_reading();

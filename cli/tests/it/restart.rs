@@ -58,7 +58,11 @@ fn two_restarts_of_one_generation_are_two_lives() {
     let copied = Command::new("cp").arg("-a").arg(place.job()).arg(copy.job()).status().unwrap();
     assert!(copied.success());
     let mut first = place.restart(&[]);
-    let mut second = copy.restart(&[]);
+    // One user's launchers of one job find each other where both run.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = stillwire(&["restart", &copy.job_text()]);
+    command.env("XDG_STATE_HOME", copy.state()).env("XDG_RUNTIME_DIR", elsewhere.path());
+    let mut second = Running::start(command);
     let lives = [first.wait_for("begins from"), second.wait_for("begins from")];
     for life in &lives {
         assert!(life.contains("life 2.") && life.contains(newest.as_str()), "{life}");
