@@ -43,7 +43,7 @@ pub(crate) enum CliError {
     )]
     Placement { problem: String, names: String },
     #[error(
-        "no generation of the job can be made whole on its nodes, so its images cannot move to other ones; the lines above say what is lost. Name the hosts that have them (--hosts), or bring a copy (`stillwire restart {path} --from LOCATION`)"
+        "no generation of the job can be made whole on its nodes, so its images cannot move to other ones; the lines above list the losses. Name the hosts that have the images (--hosts), or bring a copy (`stillwire restart {path} --from LOCATION`)"
     )]
     NotGathered { path: PathBuf },
     #[error(

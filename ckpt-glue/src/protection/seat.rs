@@ -100,8 +100,8 @@ pub struct JobEnd {
     pub has_finished: bool,
 }
 
-/// The end that the nodes are told when a launcher ends its job in order; `None`: another attempt may follow. `life`: the newest one. `has_run`: all ranks
-/// have run below this launcher. `was_unable`: it has given up by itself.
+/// The record that a launcher sends to all nodes when it ends its job in order; `None` if a candidate may try again. `life`: the newest one. `has_run`: all
+/// ranks have run under this launcher. `was_unable`: the launcher gave up by itself.
 #[must_use]
 pub fn end_of_job(
     authority: Authority,
@@ -265,7 +265,7 @@ pub fn claim(nodes: u32, claimant: Claimant, found: &Found, sabotage: Sabotage) 
         }
         match all(found, held).find(|known| known.id == seat.parent) {
             Some(before) => base = Some(before),
-            // Whoever knew it is gone for good.
+            // The person vouches that directories which knew the seat before are gone for good.
             None if authority == Authority::Person => break,
             None => return Err(Unseated::TooFew { known: 0, needed: majority(nodes) }),
         }

@@ -37,7 +37,7 @@ pub(super) fn watch(launch: Launch, foreground: File) -> u8 {
     }
 }
 
-/// What has become of a job.
+/// How watching a job ended.
 #[derive(Debug)]
 pub(super) enum Watched {
     /// It is over: its exit code.

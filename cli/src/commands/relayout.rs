@@ -128,7 +128,7 @@ impl Change {
         if complete_interrupted(&path)? {
             (directory, file) = open_job(&arguments.directory)?;
         }
-        // What cannot be restarted at all is reported by the restart.
+        // The restart itself reports a job that cannot be restarted.
         let Ok((beginning, _)) = choose_on_nodes(&mut directory, arguments.generation) else {
             return Ok(None);
         };

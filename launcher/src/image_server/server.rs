@@ -166,7 +166,7 @@ impl Server {
         drop(JobDirectory::create(storage, &JobFile::parse(job_file)?)?);
         let mut directory = self.open()?;
         directory.adopt_decisions(decisions)?;
-        // R34: whoever takes the job over finds it on most nodes of the new layout, as on those of the former one.
+        // R34: the next launcher finds the seat on most nodes of the new layout, as on those of the former one.
         seat.map_or(Ok(()), |seat| directory.note_seat(seat, true))?;
         directory.begin_taking(generation)?;
         Ok(Answer::Done)

@@ -301,8 +301,8 @@ fn troubles(random: &mut Random, plan: &mut Plan) {
     }
 }
 
-/// Checkpoints right behind a restore (R10): links exchange their counters still, and NICs are full of frames that are retransmitted. What is due at a cut
-/// then leaves behind it. Drawn from a stream of its own, too.
+/// Checkpoints right behind a restore (R10): links still exchange their counters, and NICs are full of retransmitted frames. Frames due at a
+/// cut then leave after it. Drawn from a stream of its own, too.
 fn restores(seed: u64, plan: &mut Plan) {
     let random = &mut Random::stream(seed, STREAM_RESTORES);
     if !random.percent(RESTORES_PERCENT) {

@@ -10,7 +10,7 @@ const FORM: Form = Form { what: "job-end", version: 1 };
 const FINISHED: &str = "finished";
 const ENDED: &str = "ended";
 
-/// The last end of the job of which its launcher has told the node (rule 34).
+/// The job's end, as its launcher reported it to the node (rule 34).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobEndRecord {
     /// The job.

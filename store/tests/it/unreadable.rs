@@ -54,7 +54,7 @@ fn a_block_that_the_device_does_not_give_is_rebuilt_into_another_file() {
                 let mut others = Calls::new(&cluster, node, &[]);
                 let repaired = cluster.member(node).repair(id, &mut others).unwrap();
                 assert_eq!(held, repaired.is_nothing(), "byte {place} of {path}");
-                // Of a file most of which can be read, only what cannot is asked of others.
+                // Only the unreadable part of a file is requested from other nodes.
                 computed += repaired.pages + repaired.parity_pages;
                 cluster.check(id);
                 let name = path.rsplit('/').next().unwrap();

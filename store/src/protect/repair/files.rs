@@ -18,7 +18,7 @@ use crate::protect::placement::Extent;
 use crate::record::{Content, ContentFile};
 use crate::storage::Storage;
 
-/// What has become of the damaged pages of a file.
+/// The result of rebuilding a file's damaged pages.
 enum Mended {
     /// So many pages were written over; all others are as they were written.
     Pages(u64),
