@@ -142,7 +142,9 @@ fn a_job_goes_by_its_id_also_between_two_launchers() {
     assert_eq!(seen.code, Some(0), "{seen:?}");
     seen.says(&["all ranks run", "committed"]);
     wait_until("a successor", || listed(&job).is_some_and(|found| found["pid"] != launcher));
-    let watching = attach(&job, &[]);
+    let mut watching = attach(&job, &[]);
+    // It has found the job, which may end now.
+    watching.wait_for("committed");
     place.let_end();
     verified(&watching.finish());
 }
