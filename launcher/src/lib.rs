@@ -31,6 +31,7 @@ pub mod registry;
 pub mod repeats;
 pub mod requests;
 pub mod secrets;
+mod signals;
 pub mod spawn;
 pub mod status;
 mod storage;
@@ -55,8 +56,6 @@ use ckpt_glue::names::NodeIndex;
 use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use client::launch::salt;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use store::image::ImageKey;
 use store::{GenerationId, Key};
 use transport::JobId;
@@ -74,6 +73,7 @@ pub use limits::{COPY_SILENT_MAX, OUTPUT_GRACE};
 pub use lines::{Channel, LineReader};
 pub use nodes::{NodeRoot, OwnDirectories, Repairs};
 pub use notice::{CopyNotice, MpiNotice, Notice, Observer};
+pub use signals::{give_signals_back, take_signals, thread_without_signals};
 pub use spawn::guard::watch as guard_node;
 pub use spawn::process::{end_with_launcher, non_blocking};
 pub use spawn::program::{Program, nic_choice};
@@ -128,6 +128,8 @@ pub struct Plan {
     pub former_hosts: BTreeSet<String>,
     /// How long those may run at most.
     pub former_silence: Duration,
+    /// A generation that has come to its nodes from another layout, and that nothing protects there.
+    pub unprotected: Option<GenerationId>,
     /// The part of data frames that their tags cover.
     pub auth: AuthLevel,
     /// The provider's library, whose variables stand in the program's environment.
@@ -197,6 +199,8 @@ pub mod setting {
     pub const FORMER_HOSTS: &str = "former-hosts";
     /// How long ranks may run there at most.
     pub const FORMER_SILENCE: &str = "former-silence";
+    /// The generation that a restart has moved to these nodes, until they protect it (R35).
+    pub const UNPROTECTED: &str = "unprotected";
     /// Where nodes have directories of their own: relative in the job's own file, if they lie in its directory.
     pub const NODE_DIRECTORY: &str = "node-directory";
 }
@@ -363,26 +367,6 @@ pub struct Verdict {
     pub words: String,
     /// The program's own exit code, if it is that of a process.
     pub exit_code: Option<u8>,
-}
-
-/// Signals that end a process do so again.
-pub fn give_signals_back() {
-    let mut mask = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        mask.add(signal);
-    }
-    // Fails for no set of signals.
-    let _ = mask.thread_unblock();
-}
-
-/// Signals become events. Those that a parent had ignored (`nohup`) stay ignored.
-pub fn take_signals(further: &[Signal]) -> io::Result<SignalFd> {
-    let mut mask = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().chain(further) {
-        mask.add(*signal);
-    }
-    mask.thread_block()?;
-    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
 /// This host's name.

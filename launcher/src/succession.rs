@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -81,8 +82,8 @@ pub(crate) struct SuccessorPlace {
     options: SuccessorOptions,
     /// Candidates that begin before this one.
     position: u32,
-    /// The launcher's host, as others reach it.
-    launcher: String,
+    /// The launcher's host, as others may reach it.
+    launcher: LauncherHost,
     /// The silence after which a keeper is lost.
     silence: Duration,
     /// The rest of the job's time limit.
@@ -98,17 +99,39 @@ impl SuccessorPlace {
         Some(SuccessorPlace {
             options,
             position: u32::try_from(before.count()).unwrap_or(u32::MAX),
-            launcher: launcher_host(plan),
+            launcher: LauncherHost::of(plan),
             silence: plan.config.keeper.watch().silence(),
             time_left: plan.config.time_limit.map(|limit| limit.saturating_sub(since)),
         })
     }
 }
 
-/// The launcher's host as others reach it: by the address of its node, which needs no resolver. A name of a host has no colons.
-fn launcher_host(plan: &Plan) -> String {
-    let here = plan.nodes.iter().find(|node| node.host.is_none()).map(|node| node.bind.ip());
-    here.filter(|address| address.is_ipv4()).map_or_else(node_name, |address| address.to_string())
+/// The host of a launcher, for others. It calls itself `localhost`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LauncherHost {
+    /// Its host name, which the settings of a remote shell (`~/.ssh/config`, `known_hosts`) may have.
+    pub name: String,
+    /// The address of its node, which needs no resolver. None: it has no node, or one with an IPv6 address, which cannot be a name in a list of hosts.
+    pub address: Option<Ipv4Addr>,
+}
+
+impl LauncherHost {
+    fn of(plan: &Plan) -> LauncherHost {
+        let here = plan.nodes.iter().find(|node| node.host.is_none()).map(|node| node.bind.ip());
+        let address = match here {
+            Some(IpAddr::V4(address)) => Some(address),
+            _ => None,
+        };
+        LauncherHost { name: node_name(), address }
+    }
+
+    /// What this host calls it. A name counts if it resolves here, and means neither this host nor each host by itself.
+    pub fn seen_from_here(&self) -> String {
+        let Some(address) = self.address else { return self.name.clone() };
+        let found = (self.name.as_str(), 0).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let is_known = found.is_ok_and(|all| !all.is_empty() && all.iter().all(|at| !at.ip().is_loopback()));
+        if is_known && self.name != node_name() { self.name.clone() } else { address.to_string() }
+    }
 }
 
 /// What a host knows of a job that it may have to continue.
@@ -124,8 +147,8 @@ pub struct Candidacy {
     pub lock: PathBuf,
     /// Where the node receives, as `IP[+IP]`.
     pub addresses: String,
-    /// The host of the lost launcher, as others reach it.
-    pub launcher: String,
+    /// The host of the lost launcher.
+    pub launcher: LauncherHost,
     /// Candidates that begin before this one.
     pub position: u32,
     /// The silence after which a keeper is lost.
@@ -189,11 +212,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_launchers_host_has_its_name_where_that_is_known() {
+        let seen = |name: &str, address: Option<[u8; 4]>| {
+            LauncherHost { name: name.to_owned(), address: address.map(Into::into) }.seen_from_here()
+        };
+        let at = Some([10, 0, 0, 1]);
+        // An address as a name resolves everywhere.
+        assert_eq!(seen("192.0.2.7", at), "192.0.2.7");
+        for elsewhere in ["nowhere.invalid", "localhost", "127.0.1.1", &node_name()] {
+            assert_eq!(seen(elsewhere, at), "10.0.0.1", "{elsewhere}");
+        }
+        assert_eq!(seen("a", None), "a");
+    }
+
+    #[test]
     fn a_candidate_has_the_launchers_environment_and_its_own_host() {
         let place = SuccessorPlace {
             options: SuccessorOptions::default(),
             position: 1,
-            launcher: "10.0.0.1".to_owned(),
+            launcher: LauncherHost { name: "a".to_owned(), address: Some([10, 0, 0, 1].into()) },
             silence: Duration::from_secs(5),
             time_left: None,
         };

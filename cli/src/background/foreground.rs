@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Begun {
     job: String,
     directory: PathBuf,
+    #[serde(skip)]
+    has_successors: bool,
 }
 
 /// A job whose messages are shown.
@@ -68,17 +70,18 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
         match (heard, shown.as_mut()) {
             (Received::Nothing | Received::Message(Report::NotBegun(_)), _)
             | (Received::Message(Report::Running), None) => {}
-            (Received::Message(Report::Begun { job, directory }), _) => {
+            (Received::Message(Report::Begun { job, directory, has_successors }), _) => {
                 let directory = PathBuf::from(std::ffi::OsString::from_vec(directory));
                 let records = Records::of(&directory);
                 let viewer = Viewer::open(&records, Start::Run, true)?;
-                shown = Some(Shown { begun: Begun { job, directory }, records, viewer });
+                let begun = Begun { job, directory, has_successors };
+                shown = Some(Shown { begun, records, viewer });
             }
             (Received::Message(Report::Running), Some(shown)) => {
                 announce(&shown.begun, is_quiet, json)?;
                 return Ok(Exit::Success);
             }
-            (Received::Message(Report::Ended { exit_code }), Some(shown)) => {
+            (Received::Message(Report::Ended { exit_code, .. }), Some(shown)) => {
                 let report = shown.records.end()?.and_then(|end| end.report);
                 match report {
                     Some(report) if json => print_json(&report)?,
@@ -87,8 +90,12 @@ pub(crate) fn detach(launch: Launch, is_quiet: bool, json: bool) -> Result<Exit,
                 }
                 return Ok(Exit::Program(exit_code));
             }
-            // The launcher has printed the reason.
-            (Received::Message(Report::Ended { exit_code }), None) => return Ok(Exit::Program(exit_code)),
+            (Received::Message(Report::Ended { exit_code, why }), None) => {
+                if let Some(why) = why {
+                    print_message(format_args!("{why}"));
+                }
+                return Ok(Exit::Program(exit_code));
+            }
             (Received::End, _) => return Err(CliError::WatcherLost),
         }
     }
@@ -106,6 +113,11 @@ fn announce(begun: &Begun, is_quiet: bool, json: bool) -> Result<(), CliError> {
         print_message(format_args!(
             "the job runs on without this terminal: `stillwire attach {job}` shows its output and passes on its exit code, `stillwire kill {job}` ends it"
         ));
+        if begun.has_successors {
+            print_message(format_args!(
+                "if this host is lost, another host of the job continues it (--on-launcher-loss)"
+            ));
+        }
     }
     Ok(())
 }

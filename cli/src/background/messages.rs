@@ -14,11 +14,20 @@ use super::candidate::Attempt;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Report {
     /// The job has a directory (its path, byte for byte), and its output goes into files there from now on.
-    Begun { job: String, directory: Vec<u8> },
+    Begun {
+        job: String,
+        directory: Vec<u8>,
+        /// Another host continues the job if this one is lost.
+        has_successors: bool,
+    },
     /// All ranks run.
     Running,
     /// No process of the job is left, and the watcher does not continue it.
-    Ended { exit_code: u8 },
+    Ended {
+        exit_code: u8,
+        /// A reason that no launcher has printed.
+        why: Option<String>,
+    },
     /// The launcher of a candidate has not made the job run, and why.
     NotBegun(Attempt),
 }
@@ -99,7 +108,8 @@ mod tests {
         let mut lines = Messages::new(heard);
         lines.read().expect("nothing is there");
         assert!(matches!(lines.take(), Ok(Received::Nothing)));
-        let begun = Report::Begun { job: "1".to_owned(), directory: b"/a\nb\xff".to_vec() };
+        let begun =
+            Report::Begun { job: "1".to_owned(), directory: b"/a\nb\xff".to_vec(), has_successors: false };
         send(&told, &begun);
         send(&told, &Report::Running);
         (&told).write_all(b"{\"ended").expect("a part");

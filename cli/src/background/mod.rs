@@ -27,9 +27,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::job::Event;
-use launcher::{Notice, Observer};
+use launcher::{Notice, Observer, Plan};
 use nix::unistd::{ForkResult, fork};
-use transport::JobId;
 
 use crate::commands::Stream;
 use crate::commands::outcome::RunReport;
@@ -74,17 +73,18 @@ impl DetachedLauncher {
     }
 
     /// The job has its directory: sends all further output into files there.
-    pub(crate) fn begin(&self, job: JobId, directory: &Path) -> Result<(), CliError> {
+    pub(crate) fn begin(&self, plan: &Plan, directory: &Path) -> Result<(), CliError> {
         if self.place.get().is_some() {
             return Ok(());
         }
         let records = Records::of(directory);
         let failed = |error| CliError::NotDetachable { path: directory.to_path_buf(), error };
-        records.begin(job.to_string()).map_err(failed)?;
+        records.begin(plan.job.to_string()).map_err(failed)?;
         self.write_to(records).map_err(failed)?;
         self.say(&Report::Begun {
-            job: job.to_string(),
+            job: plan.job.to_string(),
             directory: directory.as_os_str().as_bytes().to_vec(),
+            has_successors: plan.succession.options.is_some(),
         });
         Ok(())
     }

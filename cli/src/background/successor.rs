@@ -184,7 +184,8 @@ fn move_here(path: &Path, candidacy: &Candidacy) -> Result<(), CliError> {
     let (_, mut file) = open_job(path)?;
     let settings = read_settings(&file)?;
     let addresses = candidacy.addresses.parse().map_err(io::Error::other)?;
-    let here = HostPlace { node: NodeIndex(candidacy.node), addresses, launcher: &candidacy.launcher };
+    let launcher = candidacy.launcher.seen_from_here();
+    let here = HostPlace { node: NodeIndex(candidacy.node), addresses, launcher: &launcher };
     let moved = settings.hosts.moved_to(&here);
     let texts = [(setting::HOSTS, moved.hosts_text()), (setting::SPARE_HOSTS, moved.spare_hosts_text())];
     let before = file.settings.clone();
@@ -231,7 +232,7 @@ fn random() -> Result<u64, CliError> {
 #[cfg(test)]
 mod tests {
     use ckpt_glue::protection::seat::JobEnd;
-    use launcher::succession::SuccessorOptions;
+    use launcher::succession::{LauncherHost, SuccessorOptions};
     use store::{CheckpointSettings, JobFile};
     use transport::JobId;
 
@@ -258,7 +259,7 @@ mod tests {
             directory: path,
             lock: root.join("lock-1"),
             addresses: "10.0.0.2".to_owned(),
-            launcher: "10.0.0.1".to_owned(),
+            launcher: LauncherHost { name: "a".to_owned(), address: Some([10, 0, 0, 1].into()) },
             position: 0,
             silence: Duration::from_secs(5),
             ends_unix_ms: None,

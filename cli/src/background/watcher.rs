@@ -122,12 +122,18 @@ impl Watcher {
             self.follow(launcher, heard)?;
             let status = waitpid(launcher, None).map_err(io::Error::from)?;
             let Some(directory) = self.job.clone() else {
-                // The launcher has printed the reason.
-                return Ok(self.over(code_of(status)));
+                let was_killed = matches!(status, WaitStatus::Signaled(..));
+                let why = was_killed.then(|| {
+                    format!(
+                        "the launcher {} before the job had begun; repeat the command",
+                        died_words(status)
+                    )
+                });
+                return Ok(self.over(code_of(status), why));
             };
             let records = Records::of(&directory);
             if let Some(end) = records.end()? {
-                return Ok(self.over(end.exit_code));
+                return Ok(self.over(end.exit_code, None));
             }
             if !self.has_run && !self.is_stopping {
                 let killed = || Attempt::Failed(format!("the launcher {}", died_words(status)));
@@ -158,7 +164,7 @@ impl Watcher {
                 note(&records, error);
             }
             records.note_end(&EndRecord { exit_code: exit.code(), error, report: None })?;
-            return Ok(self.over(exit.code()));
+            return Ok(self.over(exit.code(), None));
         }
     }
 
@@ -168,7 +174,7 @@ impl Watcher {
         loop {
             match messages.take()? {
                 Received::Message(report) => {
-                    if let Report::Begun { job, directory } = &report {
+                    if let Report::Begun { job, directory, .. } = &report {
                         let directory = PathBuf::from(std::ffi::OsString::from_vec(directory.clone()));
                         self.alive = Some(Records::of(&directory).hold()?);
                         if self.listed.is_none() {
@@ -222,8 +228,9 @@ impl Watcher {
         }
     }
 
-    fn over(&mut self, exit_code: u8) -> Watched {
-        self.forward(&Report::Ended { exit_code });
+    /// `why`: what neither a launcher nor the records tell.
+    fn over(&mut self, exit_code: u8, why: Option<String>) -> Watched {
+        self.forward(&Report::Ended { exit_code, why });
         Watched::Over(exit_code)
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
 /// Bytes that wait to be printed on one stream, above which ranks are not listened to: they wait in their turn, as any program
 /// does whose output nobody reads.
@@ -132,11 +131,7 @@ impl Queue {
             let _ = open().flush();
             drop(end);
         };
-        // A thread inherits its maker's blocked signals: signals are for the thread that waits for them.
-        let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let started = std::thread::Builder::new().name("stillwire-printer".into()).spawn(run);
-        usual.thread_set_mask()?;
-        started?;
+        launcher::thread_without_signals("stillwire-printer", run)?;
         Ok(Queue { lines: Some(lines), waiting, missing, is_leaving, over })
     }
 

@@ -99,11 +99,23 @@ fn protect(arguments: &RestartArguments, is_quiet: bool, json: bool) -> Result<(
         return Ok(());
     }
     let repairs = without_ranks(&plan, is_quiet, json)?.repairs;
-    drop(place);
-    if !repairs.protected {
+    if repairs.protected {
+        note_protected(&place.path)?;
+    } else {
         print_message(format_args!(
             "warning: the moved generation is not protected in the new layout; the next checkpoint will be"
         ));
+    }
+    drop(place);
+    Ok(())
+}
+
+/// The caller holds the lock of the job's directory.
+fn note_protected(path: &Path) -> Result<(), CliError> {
+    let storage = Directory::open(path)?;
+    let (_, mut file) = JobDirectory::open(storage.clone())?;
+    if file.settings.remove(setting::UNPROTECTED).is_some() {
+        JobDirectory::renew(storage, &file)?;
     }
     Ok(())
 }
@@ -181,17 +193,17 @@ fn sources(
     let mut unnamed: Vec<(u32, &Node)> = (0..).zip(former).collect();
     unnamed.retain(|(_, node)| !named.contains(&node.name().as_str()));
     unnamed.dedup_by_key(|(_, node)| node.name());
-    let answering: BTreeSet<&str> = std::thread::scope(|scope| {
-        let asked = unnamed.into_iter().map(|(number, place)| {
-            let of = ImageNode { job, node: number, root: root.clone() };
-            (place, scope.spawn(move || place.host.is_none() || ImageServer::answers(place, &of)))
-        });
-        let asked: Vec<_> = asked.collect();
-        let answers =
-            asked.into_iter().filter_map(|(place, answer)| answer.join().ok()?.then(|| place.name()));
-        let answers: BTreeSet<String> = answers.collect();
-        names.iter().copied().filter(|name| answers.contains(*name)).collect()
-    });
+    let unnamed: Vec<(ImageNode, &Node)> = unnamed
+        .into_iter()
+        .map(|(node, place)| (ImageNode { job, node, root: root.clone() }, place))
+        .collect();
+    let ask = |(of, place): &(ImageNode, &Node)| {
+        Ok((place.host.is_none() || ImageServer::answers(place, of)).then(|| place.name()))
+    };
+    // No answer is an error here.
+    let answers: BTreeSet<String> =
+        at_once(&unnamed, ask).unwrap_or_default().into_iter().flatten().collect();
+    let answering: BTreeSet<&str> = names.iter().copied().filter(|name| answers.contains(*name)).collect();
     let found = source_hosts(&names, &named, &answering);
     let found = found.iter().zip(count_ranks(manifest)).map(|(host, ranks)| (host.unwrap_or(HERE), ranks));
     hosts.with_hosts(before, found)
@@ -254,7 +266,7 @@ impl Move<'_> {
             images: former.images.iter().zip(&moves).map(moved).collect(),
             ..former
         };
-        let file = file_of(&file, plan, &change)?;
+        let file = file_of(&file, plan, &change, generation)?;
         Ok(Move { plan, change, directory, file, manifest, moves })
     }
 
@@ -426,7 +438,12 @@ fn locked(server: &Mutex<ImageServer>) -> std::sync::MutexGuard<'_, ImageServer>
 }
 
 /// The job file of the new layout.
-fn file_of(file: &JobFile, plan: &Plan, change: &Change) -> Result<JobFile, CliError> {
+fn file_of(
+    file: &JobFile,
+    plan: &Plan,
+    change: &Change,
+    generation: GenerationId,
+) -> Result<JobFile, CliError> {
     let Settings { hosts: before, bind, .. } = read_settings(file)?;
     let mut settings = file.settings.clone();
     let known = settings.get(setting::FORMER_HOSTS).map(String::as_str).unwrap_or_default();
@@ -447,6 +464,7 @@ fn file_of(file: &JobFile, plan: &Plan, change: &Change) -> Result<JobFile, CliE
         setting::SPARE_HOSTS,
         setting::GROUPS,
         setting::FORMER_HOSTS,
+        setting::UNPROTECTED,
     ] {
         settings.remove(name);
     }
@@ -461,7 +479,9 @@ fn file_of(file: &JobFile, plan: &Plan, change: &Change) -> Result<JobFile, CliE
     let left = left.map(|left| (setting::FORMER_HOSTS, left.into_iter().collect::<Vec<_>>().join(",")));
     let own =
         [(setting::NODE_DIRECTORY, change.own.root.emit()), (setting::PARITY, change.own.scheme.to_string())];
-    let all = own.into_iter().chain(spares).chain(groups).chain(left);
+    let unprotected = protection::is_any_protected(Some(&change.own));
+    let unprotected = unprotected.then(|| (setting::UNPROTECTED, generation.to_string()));
+    let all = own.into_iter().chain(spares).chain(groups).chain(left).chain(unprotected);
     settings.extend(all.map(|(name, value)| (name.to_owned(), value)));
     Ok(JobFile { settings, ..file.clone() })
 }

@@ -51,7 +51,7 @@ pub(crate) fn restart(
         if plan.input.has_terminal {
             return Err(CliError::TerminalDetached);
         }
-        detached.begin(plan.job, &place.path)?;
+        detached.begin(&plan, &place.path)?;
     }
     let mut progress = Progress::new(plan.ranks, arguments.quiet, json)?
         .on_terminal(plan.input.has_terminal)
@@ -153,6 +153,7 @@ pub(crate) fn prepare(
         on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: former_hosts(&file, &before),
         former_silence,
+        unprotected: file.settings.get(setting::UNPROTECTED).and_then(|id| id.parse().ok()),
         succession,
         auth: auth_between(&nodes, auth),
         nodes,

@@ -57,7 +57,7 @@ pub(crate) mod setting {
     pub(crate) const DOMAINS: &str = "domains";
     pub(crate) use launcher::setting::{
         FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, ON_LAUNCHER_LOSS, RAIL,
-        SPARE_HOSTS,
+        SPARE_HOSTS, UNPROTECTED,
     };
     pub(crate) const FLUSH_TO: &str = "flush-to";
     pub(crate) const FLUSH_EVERY: &str = "flush-every";
@@ -212,6 +212,7 @@ pub(crate) fn run(
         on_host_loss: arguments.hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: BTreeSet::new(),
         former_silence: Duration::ZERO,
+        unprotected: None,
         succession,
         nodes,
         auth,
@@ -233,7 +234,7 @@ pub(crate) fn run(
     let place = make_run_directory(&arguments, &plan)?;
     plan.directory = place.path.clone();
     if let Some(detached) = detached {
-        detached.begin(job, &place.path)?;
+        detached.begin(&plan, &place.path)?;
     }
     if let Some(own) = &mut plan.own_directories {
         own.root = own.root.below(&place.path);

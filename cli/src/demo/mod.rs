@@ -159,6 +159,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         on_host_loss: HostLoss::default(),
         former_hosts: std::collections::BTreeSet::new(),
         former_silence: std::time::Duration::ZERO,
+        unprotected: None,
         succession: launcher::succession::Succession::default(),
         auth: AuthLevel::Header,
         provider: None,

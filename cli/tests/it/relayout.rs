@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Place, Running, done, stillwire, verified, wait_until, write_key};
+use nix::sys::signal::Signal;
+
+use crate::support::{Place, Running, children_of, done, stillwire, verified, wait_until, write_key};
 
 struct Hosts {
     place: Place,
@@ -284,6 +286,53 @@ fn a_launcher_killed_after_the_move_goes_on_in_the_new_layout() {
     job.wait_for("committed");
     hosts.place.let_end();
     verified(&job.finish_reading());
+}
+
+#[test]
+fn a_host_with_images_that_are_not_protected_yet_keeps_its_place() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    hosts.mark("late", "d");
+    let mut job = hosts.restart("a:1,b:1,c:1,d:1");
+    job.wait_for("moved from");
+    wait_until("the new nodes are to protect it", || hosts.path("awaited-d").exists());
+    job.signal("KILL");
+    hosts.unmark("late", "d");
+    job.finish_reading();
+    hosts.wait_for_end();
+    hosts.mark("gone", "c");
+    let mut job = hosts.place.restart(&["--spare-hosts", "e@127.0.0.5"]).reading();
+    job.wait_for("c does not answer, and its images have just been moved there");
+    hosts.unmark("gone", "c");
+    hosts.goes_on(&mut job, &newest);
+    // A checkpoint of the new layout is protected.
+    job.signal("INT");
+    job.finish_reading();
+    hosts.lose("c");
+    let mut job = hosts.place.restart(&[]).reading();
+    job.wait_for("c does not answer: e takes its place");
+    job.wait_for("all ranks run");
+    hosts.place.let_end();
+    verified(&job.finish_reading());
+}
+
+#[test]
+fn a_detached_restart_whose_launcher_is_killed_while_images_move_reports_it() {
+    let hosts = Hosts::new();
+    let newest = hosts.stopped("a:2,b:2", &[]);
+    hosts.mark("slow", "d");
+    let list = Hosts::list("a:1,b:1,c:1,d:1");
+    let job = hosts.place.restart(&["--hosts", &list, "--detach"]).reading();
+    wait_until("d is reached", || hosts.path("waits-d").exists());
+    let only = |parent: u32| children_of(parent).pop().expect("a child");
+    let launcher = only(only(job.pid()));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(launcher.cast_signed()), Signal::SIGKILL)
+        .expect("it runs");
+    hosts.unmark("slow", "d");
+    let done = job.finish_reading();
+    assert_eq!(done.code, Some(137), "{done:?}");
+    done.says(&["the launcher was killed by SIGKILL before the job had begun; repeat the command"]);
+    assert_eq!(hosts.place.generations("committed").pop().as_ref(), Some(&newest));
 }
 
 #[test]

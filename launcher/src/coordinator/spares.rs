@@ -114,7 +114,13 @@ impl Shell<'_> {
             self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
         };
         let lost = members.iter().filter(is_lost).count();
-        let has_committed = self.job.status().committed.is_some() || self.plan.beginning != Beginning::Fresh;
+        let committed = self.job.status().committed;
+        let has_committed = committed.is_some() || self.plan.beginning != Beginning::Fresh;
+        let is_protected =
+            self.plan.unprotected.is_none_or(|moved| committed.is_some_and(|newest| newest != moved));
+        if has_committed && !is_protected {
+            return Some("its images have just been moved there, and are not protected yet".to_owned());
+        }
         (has_committed && lost > losses).then(|| {
             format!(
                 "images of {lost} lost hosts cannot be rebuilt ({} protects against the loss of {losses})",

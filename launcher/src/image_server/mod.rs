@@ -11,6 +11,7 @@ use std::io::{self, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ckpt_glue::protection::seat::Seat;
@@ -22,6 +23,7 @@ use transport::{JobId, Rank};
 use super::Node;
 use super::nodes::NodeRoot;
 use super::secrets::KEY_VARIABLE;
+use super::signals::thread_without_signals;
 use super::spawn::process::end_with_launcher;
 use super::spawn::remote_shell::node_command;
 use super::version::VERSION;
@@ -33,6 +35,9 @@ use wire::{Answer, Part, Request};
 
 /// A host answers within this time, or is not there.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// How often a server hears that its launcher is there.
+const ALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// A node of a job, for its server.
 #[derive(Clone, Debug)]
@@ -51,7 +56,8 @@ pub struct ImageServer {
     of: ImageNode,
     host: String,
     child: Child,
-    to: Pipe,
+    /// Locked for one message at a time.
+    to: Arc<Mutex<Pipe>>,
     from: BufReader<Pipe>,
     buffer: Vec<u8>,
     /// The server may have made the node's directory in the new layout.
@@ -74,7 +80,8 @@ impl ImageServer {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
         let pipe = |fd: OwnedFd| Pipe::new(fd, COPY_SILENT_MAX).map_err(failed);
-        let (to, from) = (pipe(to.into())?, BufReader::new(pipe(from.into())?));
+        let (to, from) = (Arc::new(Mutex::new(pipe(to.into())?)), BufReader::new(pipe(from.into())?));
+        keep_alive(Arc::downgrade(&to)).map_err(failed)?;
         Ok(ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new(), is_prepared: false })
     }
 
@@ -89,10 +96,10 @@ impl ImageServer {
         let (send, answer) = crossbeam_channel::bounded(1);
         let (place, of) = (place.clone(), of.clone());
         // One that hangs ends with the launcher, or with its remote shell.
-        std::thread::spawn(move || {
+        let asked = thread_without_signals("ask", move || {
             send.send(ImageServer::start(&place, &of).and_then(|mut server| server.greet()).is_ok())
         });
-        answer.recv_timeout(ANSWER_MAX).unwrap_or(false)
+        asked.is_ok() && answer.recv_timeout(ANSWER_MAX).unwrap_or(false)
     }
 
     /// Takes the lock of a node of the former layout, which knows no other lives than `decisions`.
@@ -135,8 +142,7 @@ impl ImageServer {
                     }
                     wire::read_piece(&mut self.from, bytes, &mut self.buffer)
                         .map_err(|error| self.lost(&error))?;
-                    other.send(&Request::Data(bytes))?;
-                    other.to.write_all(&self.buffer).map_err(|error| other.lost(&error))?;
+                    other.send_piece(&self.buffer)?;
                     copied(u64::from(bytes));
                 }
                 Answer::Done if is_begun => {
@@ -187,7 +193,14 @@ impl ImageServer {
     }
 
     fn send(&mut self, request: &Request) -> Result<(), LauncherError> {
-        wire::write(&mut self.to, request).and_then(|()| self.to.flush()).map_err(|error| self.lost(&error))
+        wire::write(&mut *locked(&self.to), request).map_err(|error| self.lost(&error))
+    }
+
+    fn send_piece(&mut self, bytes: &[u8]) -> Result<(), LauncherError> {
+        let mut to = locked(&self.to);
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let sent = wire::write(&mut *to, &Request::Data(length)).and_then(|()| to.write_all(bytes));
+        sent.map_err(|error| self.lost(&error))
     }
 
     fn answer(&mut self) -> Result<Answer, LauncherError> {
@@ -214,6 +227,25 @@ impl ImageServer {
         };
         LauncherError::Images { host: self.host.clone(), problem }
     }
+}
+
+/// Tells a server that the launcher is there, as long as that has the pipe. One whose launcher is lost with its host frees its lock.
+fn keep_alive(to: Weak<Mutex<Pipe>>) -> io::Result<()> {
+    thread_without_signals("keep-alive", move || {
+        loop {
+            std::thread::sleep(ALIVE_EVERY);
+            let Some(to) = to.upgrade() else { return };
+            // Whoever has it sends something. A server that is lost is noticed by its missing answer.
+            if let Ok(mut to) = to.try_lock() {
+                let _ = wire::write(&mut *to, &Request::Alive);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn locked(pipe: &Mutex<Pipe>) -> MutexGuard<'_, Pipe> {
+    pipe.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The problem alone.

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,18 @@ use store::{
 };
 use transport::{JobId, Rank};
 
+use super::super::limits::COPY_SILENT_MAX;
 use super::super::nodes::{NodeRoot, former};
 use super::super::version::VERSION;
+use super::pipe::Pipe;
 use super::wire::{self, Answer, PIECE_BYTES_MAX, Part, Request};
 
 /// Longest wait for the lock: the keeper before has just ended, and its guard is about to.
 const LOCK_MAX: Duration = Duration::from_secs(20);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A launcher that is silent for so long is lost, and the lock is freed. It may wait for another host for `COPY_SILENT_MAX` in the middle of a file.
+const LAUNCHER_SILENT_MAX: Duration = COPY_SILENT_MAX.saturating_add(Duration::from_secs(60));
 
 /// Why a request is not carried out, in words.
 struct Problem(String);
@@ -31,11 +37,23 @@ impl<E: core::fmt::Display> From<E> for Problem {
     }
 }
 
-/// Serves the images of one node until the launcher closes its end. Returns whether nothing went wrong.
+/// Serves the images of one node until the launcher closes its end, or is lost. Returns whether nothing went wrong.
 pub fn serve() -> bool {
-    let mut from = BufReader::new(io::stdin().lock());
-    let mut to = BufWriter::new(io::stdout().lock());
-    answer_all(&mut from, &mut to).is_ok()
+    let pipe = |fd: io::Result<OwnedFd>| Pipe::new(fd?, LAUNCHER_SILENT_MAX);
+    let from = pipe(io::stdin().as_fd().try_clone_to_owned());
+    let to = pipe(io::stdout().as_fd().try_clone_to_owned());
+    let served = from.and_then(|from| answer_all(&mut BufReader::new(from), &mut BufWriter::new(to?)));
+    served.is_ok()
+}
+
+/// The next request that wants something.
+fn next_request(from: &mut (impl Read + ?Sized)) -> io::Result<Request> {
+    loop {
+        match wire::read(&mut &mut *from)? {
+            Request::Alive => {}
+            request => return Ok(request),
+        }
+    }
 }
 
 fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
@@ -44,7 +62,7 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
         wire::write(&mut &mut *to, &answer)?;
         to.flush()
     };
-    let Request::Begin { version, job, node, root } = wire::read(from)? else {
+    let Request::Begin { version, job, node, root } = next_request(from)? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let begun = match version == VERSION {
@@ -59,7 +77,7 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     };
     reply(to, Ok(Answer::Done))?;
     loop {
-        let request = match wire::read(from) {
+        let request = match next_request(from) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             read => read?,
         };
@@ -73,7 +91,7 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
             Request::Commit(manifest) => server.commit(&manifest, to),
             Request::Discard => server.discard(),
             Request::Leave => server.leave(),
-            Request::Begin { .. } | Request::Data(_) | Request::End => {
+            Request::Begin { .. } | Request::Data(_) | Request::End | Request::Alive => {
                 Err(Problem("a message out of order; that is a bug".to_owned()))
             }
         };
@@ -212,7 +230,7 @@ impl Server {
     fn write(&mut self, part: Part, from: &mut impl Read) -> io::Result<Result<Answer, Problem>> {
         let file = if part.is_base { TakenFile::Base } else { TakenFile::Image };
         let next = |from: &mut dyn Read| -> io::Result<Piece> {
-            match wire::read(&mut &mut *from)? {
+            match next_request(from)? {
                 Request::Data(bytes) => {
                     let mut buffer = Vec::new();
                     wire::read_piece(&mut &mut *from, bytes, &mut buffer)?;
@@ -277,5 +295,39 @@ impl Server {
     fn leave(&mut self) -> Result<Answer, Problem> {
         former::leave(&self.root)?;
         Ok(Answer::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_launcher_that_is_silent_is_lost_and_one_that_waits_is_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (node, job) = (3, 7);
+        let begin = Request::Begin {
+            version: VERSION.to_owned(),
+            job,
+            node,
+            root: NodeRoot::Path(root.path().into()),
+        };
+        let (from, to) = nix::unistd::pipe().expect("a pipe");
+        let mut to = File::from(to);
+        let server = std::thread::spawn(move || {
+            let from = Pipe::new(from, SHORT).expect("an end");
+            answer_all(&mut BufReader::new(from), &mut io::sink())
+        });
+        wire::write(&mut to, &begin).expect("the server reads");
+        let begun = Instant::now();
+        while begun.elapsed() < 5 * SHORT {
+            wire::write(&mut to, &Request::Alive).expect("the server waits");
+            std::thread::sleep(SHORT / 10);
+        }
+        assert!(!server.is_finished());
+        let ended = server.join().expect("it ends").expect_err("silence");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -50,6 +50,8 @@ pub(super) enum Request {
     Commit(Manifest),
     Discard,
     Leave,
+    /// The launcher is there. Not answered; it may come between any two others.
+    Alive,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

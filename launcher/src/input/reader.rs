@@ -13,11 +13,11 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, never};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::{getpgrp, isatty};
 use transport::Life;
 
 use super::super::limits::{INPUT_ASKS_MAX, INPUT_EVENTS_MAX, INPUT_LOOK_EVERY, READ_BYTES};
+use super::super::signals::thread_without_signals;
 use super::log::Log;
 use super::{FOLDER, Retention};
 
@@ -151,12 +151,8 @@ impl Reader {
             asks,
             marks: Arc::clone(&marks),
         };
-        // A thread inherits its maker's blocked signals: signals are for the thread that waits for them, and SIGTTIN for nobody.
-        let usual = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let started = std::thread::Builder::new().name("stillwire-input".into()).spawn(move || thread.run());
-        usual.thread_set_mask()?;
-        // It is never waited for: somebody else may have taken the bytes that it was about to read.
-        drop(started?);
+        // SIGTTIN is for nobody. It is never waited for: somebody else may have taken the bytes that it was about to read.
+        thread_without_signals("stillwire-input", move || thread.run())?;
         Ok(Some((Reader { asks: to_thread, marks, wake, said, bell }, start)))
     }
 

@@ -110,14 +110,16 @@ pub(crate) fn remove_former(root: &Path, job: JobId) {
     }
 }
 
-/// Removes the directory of a node of this job, and no other one. The job's file is removed last: until then it says whose directory it is. One without
-/// anything in it is removed, too.
+/// Removes the directory of a node of this job, and no other one. The job's file is removed last: until then it says whose directory it is. One that was
+/// not made to the end is removed, too.
 pub(crate) fn remove_node(node: &Path, job: JobId) -> io::Result<()> {
-    let found = JobDirectory::open(Directory::open(node).map_err(io::Error::other)?);
-    if !found.is_ok_and(|(_, file)| file.job == job) {
+    let mut storage = Directory::open(node).map_err(io::Error::other)?;
+    let is_unfinished = JobDirectory::is_unfinished(&mut storage).map_err(io::Error::other)?;
+    if !is_unfinished && !JobDirectory::open(storage).is_ok_and(|(_, file)| file.job == job) {
         let path = node.display();
-        let words = format!("{path} is no directory of this job: remove it, or name another host");
-        return std::fs::remove_dir(node).map_err(|_| io::Error::other(words));
+        return Err(io::Error::other(format!(
+            "{path} is no directory of this job: remove it, or name another host"
+        )));
     }
     for entry in node.read_dir()? {
         let entry = entry?;
@@ -231,5 +233,11 @@ mod tests {
         assert!(other.join("life-1").exists() && unknown.join("mine").exists());
         let problem = remove_node(&other, JOB_ID).expect_err("of another job").to_string();
         assert!(problem.contains("no directory of this job"), "{problem}");
+        // Killed before the job file had its name.
+        let unfinished = former.join("3");
+        std::fs::create_dir(&unfinished).expect("a folder");
+        std::fs::write(unfinished.join("job.tmp"), "stillwire").expect("a file");
+        remove_node(&unfinished, JOB_ID).expect("nobody's");
+        assert!(!unfinished.exists());
     }
 }

@@ -79,6 +79,12 @@ impl<S: Storage> JobDirectory<S> {
         Ok((directory, file))
     }
 
+    /// Whether [`JobDirectory::create`] was interrupted here: there is no job file, and nothing else but one without its name.
+    pub fn is_unfinished(storage: &mut S) -> Result<bool, StoreError> {
+        let temporary = names::temporary(names::JOB);
+        Ok(storage.list("")?.iter().all(|entry| entry.name == temporary))
+    }
+
     /// Writes the job file anew, durably, in place of one that says something else, or cannot be read. At every instant one of the two is there.
     pub fn renew(storage: S, file: &JobFile) -> Result<JobDirectory<S>, StoreError> {
         let mut directory = JobDirectory::attach(storage, file.job);
