@@ -300,9 +300,54 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use store::CheckpointSettings;
+    use transport::{Epoch, Life};
+
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn files_that_are_not_wanted_any_more_go_in_the_middle_of_one() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (job, node) = (JobId(7), 3);
+        let root = NodeRoot::Path(root.path().join("nodes.2").into());
+        let file = JobFile {
+            job,
+            ranks: 1,
+            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
+            directory: b"/".to_vec(),
+            command: vec![b"program".to_vec()],
+            environment: Vec::new(),
+            settings: BTreeMap::new(),
+        };
+        let generation = GenerationId { life: Life { counter: 1, nonce: 5 }, epoch: Epoch(1) };
+        let mut said = Vec::new();
+        for request in [
+            Request::Begin { version: VERSION.to_owned(), job: job.0, node, root: root.clone() },
+            Request::Prepare { job_file: file.emit(), decisions: Vec::new(), generation, seat: None },
+            Request::Write(Part { generation, rank: 0, is_base: false }),
+            Request::Data(4),
+        ] {
+            wire::write(&mut said, &request).expect("room");
+        }
+        said.extend_from_slice(b"part");
+        let node = root.here().expect("a path").join("3");
+        for (is_discarded, last) in [(false, None), (true, Some(Request::Discard))] {
+            let mut from = said.clone();
+            last.iter().for_each(|request| wire::write(&mut from, request).expect("room"));
+            let mut answers = Vec::new();
+            let ended = answer_all(&mut from.as_slice(), &mut answers);
+            let mut answers = answers.as_slice();
+            let answers: Vec<Answer> = std::iter::from_fn(|| wire::read(&mut answers).ok()).collect();
+            assert!(answers.iter().all(|answer| *answer == Answer::Done), "{answers:?}");
+            // A launcher that is killed instead leaves a file without a name, and the directory.
+            assert_eq!((answers.len(), node.exists()), (if is_discarded { 3 } else { 2 }, !is_discarded));
+            assert_eq!(ended.is_ok(), is_discarded);
+        }
+    }
 
     #[test]
     fn a_launcher_that_is_silent_is_lost_and_one_that_waits_is_not() {

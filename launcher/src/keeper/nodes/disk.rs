@@ -336,7 +336,8 @@ fn in_use(found: &FormerInUse) -> Refusal {
         FormerInUse::Locked(path) => {
             let path = path.display();
             format!(
-                "processes of this job run in its former layout of ranks ({path} is locked): another launcher may have continued it there. `fuser -v {path}` lists them;                  wait until they have ended, or end the job there"
+                "processes of this job run in its former layout of ranks ({path} is locked): another launcher may have continued it there. `fuser -v {path}` lists them; \
+                 wait until they have ended, or end the job there"
             )
         }
     };
@@ -367,4 +368,87 @@ fn adopt_if_whole(
 /// A record that came over the link is not as it was sent.
 fn reported(error: store::RecordError) -> StoreError {
     StoreError::Record { path: "what the launcher tells".to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ckpt_glue::protection::seat::Seat;
+    use store::CheckpointSettings;
+    use transport::Life;
+
+    use super::super::super::super::nodes::wire::Budget;
+    use super::super::super::super::worker::Worker;
+    use super::*;
+
+    const JOB: JobId = JobId(7);
+    const LIFE: Life = Life { counter: 1, nonce: 5 };
+    const SEAT: Seat = Seat { number: 1, id: 9, parent: 0, is_inherited: false };
+
+    /// The disk of node 3 of a job below this root.
+    fn disk(root: &Path) -> Disk {
+        let file = JobFile {
+            job: JOB,
+            ranks: 4,
+            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
+            directory: b"/".to_vec(),
+            command: vec![b"program".to_vec()],
+            environment: Vec::new(),
+            settings: BTreeMap::new(),
+        };
+        Disk {
+            path: root.join("3"),
+            job: JOB,
+            node: 3,
+            membership: Membership {
+                nodes: Vec::new(),
+                losses: 0,
+                budget: Budget::default(),
+                job_file: file.emit(),
+            },
+            group: None,
+            key: None,
+            is_over: Arc::default(),
+            open: Arc::default(),
+        }
+    }
+
+    // R34, R35: each task alone, because a keeper may have surveyed before the job has left its layout.
+    #[test]
+    fn neither_lives_nor_seats_come_to_a_layout_that_the_job_has_left() {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut disk = disk(root.path());
+        drop(disk.make().expect("a directory"));
+        let worker =
+            Worker::start("disk", move |task, results| disk.perform(0, task, results)).expect("a thread");
+        let perform = |task| {
+            worker.ask(task);
+            loop {
+                match worker.wait().expect("it works") {
+                    DiskEvent::Busy { .. } => {}
+                    DiskEvent::Done { outcome, .. } => return outcome,
+                }
+            }
+        };
+        let decision = Decision { job: JOB, life: LIFE, from: None };
+        let tasks = || {
+            [
+                NodeTask::Survey { decisions: Vec::new(), generations: Vec::new(), sees: None },
+                NodeTask::Seat { seat: SEAT, is_taken: true },
+                NodeTask::Decide(decision),
+            ]
+        };
+        former::leave(root.path()).expect("a mark");
+        for task in tasks() {
+            let refused = perform(task).expect_err("it has left");
+            assert_eq!(refused.errno, Errno::ESTALE as u32, "{refused:?}");
+            assert!(refused.why.contains("has left"), "{refused:?}");
+        }
+        let open = || JobDirectory::attach(Directory::open(root.path().join("3")).expect("a folder"), JOB);
+        assert_eq!(open().decisions().expect("readable"), []);
+        std::fs::remove_file(root.path().join("left")).expect("the mark");
+        tasks().into_iter().for_each(|task| drop(perform(task).expect("the job is here")));
+        assert_eq!(open().decisions().expect("readable"), [decision]);
+    }
 }
