@@ -2,14 +2,16 @@
 //! and leaves cleaning up to its guard too.
 //!
 //! It reads from a pipe which processes there are, `+PID` and `-PID`, which worlds of MPI, `=NAME`, and how long they may run, `!MILLISECONDS` from then
-//! on, or `!` for as long as they want, and with `&` who continues the job if the launcher is lost ([`SuccessorOrder`]), or `&` alone: nobody. It waits for the pipe to end. If it ends without `done`, the keeper is dead: the guard ends all process groups and
-//! sessions, so nothing of the job goes on running. The same if the time is over: then it ends the keeper first, which stands still (R30). It holds
-//! the lock of the node until the last of those processes is gone. It removes half-written files in the job's directory, unless another launcher has taken it over, and files that the MPI libraries of the ranks have left in
-//! memory. The ranks end at the same instant as the launcher, and can no longer be asked for their files. MPICH's files have names that are known
+//! on, or `!` for as long as they want, and with `&` who continues the job if the launcher is lost ([`SuccessorOrder`]), or `&` alone: nobody. It waits
+//! for the pipe to end. If it ends without `done`, the keeper is dead: the guard ends all process groups and sessions, so nothing of the job goes on
+//! running. The same if the time is over: then it ends the keeper first, which stands still (R30). It holds the lock of the node until the last of those
+//! processes is gone. It removes half-written files in the job's directory, unless a launcher works there, and files that the MPI libraries of the ranks
+//! have left in memory. The ranks end at the same instant as the launcher, and can no longer be asked for their files. MPICH's files have names that are known
 //! from those of its worlds, before they exist; of other libraries it is noted while ranks run, often in the beginning, when libraries make their
 //! files, and seldom later.
 
 use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -154,7 +156,7 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
     let Noted { mut groups, files, successor, .. } = core::mem::take(&mut *notes.lock());
     let are_gone = end_members(&mut groups, GONE_MAX);
     mappings::remove(files);
-    clean(job, directory.to_path_buf());
+    clean(job, directory, node_lock().as_ref().filter(|_| are_gone), LOCK_MAX);
     if !are_gone {
         // The lock of the node is free when this returns.
         end_members(&mut groups, Duration::MAX);
@@ -327,21 +329,34 @@ impl Notes {
     }
 }
 
-fn clean(job: &str, directory: PathBuf) {
+/// The lock of the node, which is held.
+fn node_lock() -> Option<File> {
+    Some(std::io::stdout().as_fd().try_clone_to_owned().ok()?.into())
+}
+
+/// `node`: its lock, which is held, and is freed early if no process of the node is left. `at_most`: how long a launcher's lock is waited for.
+fn clean(job: &str, directory: &Path, node: Option<&File>, at_most: Duration) {
     let Ok(id) = u128::from_str_radix(job, 16).map(JobId) else { return };
     // A launcher that lives removes its own; one that was killed has left its job's directory behind.
     let Ok(storage) = Directory::open(directory) else { return registry::remove(id) };
     // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
-    // longer, it is a launcher's that lives, and cleans up by itself.
-    let until = Instant::now() + LOCK_MAX;
+    // longer, it is a launcher's that lives, and cleans up by itself: its next keeper need not wait for that.
+    let until = Instant::now() + at_most;
     let _lock = loop {
         match storage.lock() {
             Ok(lock) => break lock,
-            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) if Instant::now() < until => {
+                let _ = node.map(File::unlock);
+            }
             Err(_) => return,
         }
+        std::thread::sleep(Duration::from_millis(5));
     };
     registry::remove(id);
+    // Another keeper has come, perhaps of another launcher: nothing there is of this one.
+    if node.is_some_and(|node| matches!(node.try_lock(), Err(TryLockError::WouldBlock))) {
+        return;
+    }
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
         crate::print_message(format_args!(
             "the launcher of job {job} was killed; its unfinished generation could not be removed: {error}"
@@ -352,6 +367,30 @@ fn clean(job: &str, directory: PathBuf) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_keeper_does_not_wait_for_the_end_of_its_launcher() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let storage = Directory::create(folder.path()).expect("a directory");
+        // Of an unfinished generation, in a life that may be the next keeper's.
+        let epoch = folder.path().join("life-00000001-0000000000000005/epoch-00000001");
+        let open = || File::create(folder.path().join("lock-0")).expect("a file");
+        let mut launcher = Some(storage.lock().expect("nobody works here"));
+        for keeper_comes in [true, false] {
+            std::fs::create_dir_all(&epoch).expect("a folder");
+            let (held, next) = (open(), open());
+            held.lock().expect("nobody has it");
+            let path = folder.path().to_path_buf();
+            let guard = std::thread::spawn(move || clean("7", &path, Some(&held), 60 * LOCK_MAX));
+            if keeper_comes {
+                next.lock().expect("a lock");
+                assert!(!guard.is_finished(), "it is freed while the launcher lives");
+            }
+            drop(launcher.take());
+            guard.join().expect("it ends");
+            assert_eq!(epoch.exists(), keeper_comes);
+        }
+    }
 
     #[test]
     fn a_process_that_nobody_collects_has_ended() {
