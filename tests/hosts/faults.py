@@ -41,8 +41,9 @@ class Fault:
     silent: object = None
 
 
-def choose_span(job, dice):
-    return dice.choice(SPANS[:QUICK_SPANS] if job.options.quick else SPANS)
+def choose_span(job, dice, least=0):
+    spans = SPANS[:QUICK_SPANS] if job.options.quick else SPANS
+    return dice.choice([span for span in spans if span >= least])
 
 
 def choose_boot(job, dice):
@@ -81,8 +82,8 @@ def stop_host(job, dice, host):
     return Fault(what, host.stop, lambda: host.resume(dice), seconds, may_end=seconds > OUT_OF_REACH_MAX, silent=host)
 
 
-def cut(job, dice, host, networks, may_end):
-    seconds = choose_span(job, dice)
+def cut(job, dice, host, networks, may_end, least=0):
+    seconds = choose_span(job, dice, least)
 
     def set_cut(is_cut):
         for network in networks:
@@ -97,7 +98,8 @@ def cut_control(job, dice, host):
 
 
 def cut_data(job, dice, host):
-    fault = cut(job, dice, host, [DATA], False)
+    # Quick rounds are few: each shows the report.
+    fault = cut(job, dice, host, [DATA], False, least=REPORTED_AFTER if job.options.quick else 0)
     if fault.seconds >= REPORTED_AFTER:
         fault.says = f"the data network of {host.name} \\(node \\d+\\) may be cut"
     return fault

@@ -189,6 +189,20 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_of_the_own_clock_ends_no_lease() {
+        let mut absent = fenced(&[], 19, 20);
+        absent.postpone(SECOND * 60);
+        assert_eq!(absent.due(at(83)), []);
+        assert_eq!(absent.due(at(84)).len(), 3);
+        // Also a fence that begins afterwards.
+        let mut absent = Absent::default();
+        absent.granted(at(24));
+        absent.postpone(SECOND * 60);
+        absent.fence(at(80), Watch::new(SECOND / 4, SECOND * 5), false, [NodeIndex(1)].into_iter());
+        assert_eq!(absent.poll_timeout(), Some(at(84)));
+    }
+
+    #[test]
     fn a_node_whose_keeper_is_there_has_more_time() {
         let mut absent = fenced(&[0, 1], 19, 20);
         absent.is_there(at(20), NodeIndex(0));

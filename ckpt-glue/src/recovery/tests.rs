@@ -119,6 +119,22 @@ fn name(recovery: &Recovery) -> String {
 }
 
 // R7, R9
+// R32
+#[test]
+fn leases_that_are_waited_for_last_longer_by_the_time_in_which_the_coordinator_has_not_run() {
+    const LEASE: Duration = Duration::from_secs(10);
+    let mut recovery = Recovery::new(Settings { earlier_lease: LEASE, ..settings() });
+    [Input::Begin(Beginning::Fresh), fenced(1), store(1, None)]
+        .into_iter()
+        .for_each(|input| recovery.handle(NOW, input));
+    while recovery.poll_output().is_some() {}
+    recovery.postpone(LEASE);
+    recovery.handle_timeout(NOW + LEASE);
+    assert_eq!(recovery.poll_output(), None, "ranks of the earlier launcher may run");
+    recovery.handle_timeout(NOW + LEASE * 2);
+    assert!(matches!(recovery.poll_output(), Some(Output::WriteDecision(_))));
+}
+
 #[test]
 fn every_input_in_every_state() {
     let stop = Plan::Stop { reason: StopReason::OnFaultAbort };

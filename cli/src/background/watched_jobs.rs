@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use launcher::error::LauncherError;
 use launcher::registry::runtime_directory;
-use nix::sys::signal::{Signal, kill};
+use launcher::spawn::pidfd::PidFd;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::records::Records;
@@ -104,20 +105,22 @@ pub(crate) fn stop(name: &str) -> Result<bool, CliError> {
     if jobs.len() > 1 {
         return Err(LauncherError::JobAmbiguous { name: name.to_owned(), found: jobs.len() }.into());
     }
-    let signalled = watching.iter().filter(|(_, pid)| kill(*pid, Signal::SIGTERM).is_ok());
+    let signalled = watching.iter().filter(|(_, process)| process.signal(Signal::SIGTERM).is_ok());
     Ok(signalled.count() > 0)
 }
 
 /// Jobs whose ids begin so, each with a process that watches it or may continue it.
-fn watching_in(folder: &Path, name: &str) -> Vec<(String, Pid)> {
+fn watching_in(folder: &Path, name: &str) -> Vec<(String, PidFd)> {
     let files = fs::read_dir(folder).into_iter().flatten().take(JOBS_MAX).flatten();
     let named = files.filter_map(|file| {
         let text = file.file_name().into_string().ok().filter(|text| text.starts_with(name))?;
         let (job, pid) = text.split_once('.')?;
         let pid: u32 = pid.parse().ok()?;
         let started = fs::read_to_string(file.path()).ok()?;
+        // Held before it is looked at: the number may become another process's.
+        let process = PidFd::open(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
         let is_it = start_time(pid).is_some_and(|time| time == started);
-        is_it.then_some((job.to_owned(), Pid::from_raw(i32::try_from(pid).ok()?)))
+        is_it.then_some((job.to_owned(), process))
     });
     named.collect()
 }
@@ -152,8 +155,10 @@ mod tests {
         let held = records.hold().expect("a lock");
         let listed = WatchedJob::list_in(&folder, "ab12", &job).expect("a link");
         let me = Pid::this();
-        assert_eq!(watching_in(&folder, "ab"), [("ab12".to_owned(), me)]);
-        assert_eq!(watching_in(&folder, "b"), []);
+        let watching =
+            |name| -> Vec<String> { watching_in(&folder, name).into_iter().map(|(job, _)| job).collect() };
+        assert_eq!(watching("ab"), ["ab12"]);
+        assert!(watching("b").is_empty());
         assert_eq!(find_in(&folder, "ab"), [("ab12".to_owned(), job.clone())]);
         assert_eq!(find_in(&folder, "b"), []);
         drop(held);
@@ -161,8 +166,8 @@ mod tests {
         let _held = records.hold().expect("a lock");
         drop(listed);
         assert_eq!(find_in(&folder, "ab"), []);
-        assert_eq!(watching_in(&folder, ""), []);
+        assert!(watching("").is_empty());
         fs::write(folder.join(format!("ab12.{me}")), b"1").expect("a file");
-        assert_eq!(watching_in(&folder, ""), [], "an earlier process of this number");
+        assert!(watching("").is_empty(), "an earlier process of this number");
     }
 }

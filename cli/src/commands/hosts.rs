@@ -553,6 +553,14 @@ mod tests {
     }
 
     #[test]
+    fn the_last_hosts_are_spare_hosts_if_that_is_wanted() {
+        let all = HostArguments { spares: Some(2), ..hosts("a@10.0.0.1,b@10.0.0.2,c@10.0.0.3,d@10.0.0.4") };
+        let names = |nodes: Vec<Node>| nodes.iter().map(|node| (node.name(), node.ranks)).collect::<Vec<_>>();
+        assert_eq!(names(all.nodes(5, &here()).unwrap()), [("a".to_owned(), 3), ("b".to_owned(), 2)]);
+        assert_eq!(names(all.spare_nodes(&here()).unwrap()), [("c".to_owned(), 0), ("d".to_owned(), 0)]);
+    }
+
+    #[test]
     fn the_hosts_of_a_lost_launcher_as_another_one_names_them() {
         let moved = |text: &str, node: u32, address: &str| {
             let addresses = address.parse().unwrap();

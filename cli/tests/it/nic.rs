@@ -338,7 +338,7 @@ fn a_nic_that_is_named_and_cannot_be_had_is_an_error() {
     let _hosts = TwoHosts::new();
     let here = ["--bind", "10.78.0.1", "--nic", "xdp:eth0"];
     let without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    let grant = "setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM";
+    let grant = "have root run `stillwire nic-helper` on this host";
     let missing = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, which this process lacks";
     refused("1", &here, &without_rights, &["the NIC xdp:eth0 is not available", missing, grant]);
     let without_one = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];

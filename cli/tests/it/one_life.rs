@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::support::programs::library;
+use crate::support::threads::Still;
 use crate::support::{
     Place, Running, children_of, keepers, parent, rank_of, runs, signal, stillwire, verified, wait_until,
 };
@@ -132,6 +133,34 @@ fn a_guard_alone_kills_processes_after_their_lease() {
     assert_eq!(left, [true; 3], "{:?}: nobody has seen it", since.elapsed());
     wait_until("all of it ends", || ![keeper, rank, child].into_iter().any(runs));
     assert!(since.elapsed() < 2 * LEASE, "{:?}", since.elapsed());
+}
+
+#[test]
+fn the_next_life_waits_for_the_last_process_of_the_one_before() {
+    let place = Place::new();
+    let shell = place.remote_shell("shift; exec \"$@\"");
+    let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";
+    let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", &shell]);
+    command.args(["--ckpt-dir", "job", "--", "sh", "-c", script]).current_dir(place.folder.path());
+    command.env("STILLWIRE_PROVIDER", library());
+    let mut job = Running::start(command).reading();
+    job.wait_for("all ranks run");
+    let noted = place.folder.path().join("child");
+    wait_until("the rank has a child", || noted.exists());
+    let child: u32 = std::fs::read_to_string(noted).expect("a file").trim().parse().expect("a process id");
+    let rank = parent(child).expect("a rank");
+    let keeper = parent(rank).expect("a keeper");
+    let guard = children_of(keeper).into_iter().find(|pid| is_guard(*pid)).expect("a guard");
+    // It cannot kill anybody; the kernel ends the rank alone. A stopped process would be continued when its parent ends.
+    let still = Still::new(guard, "stillwire");
+    signal(keeper, "KILL");
+    job.wait_for("processes of an earlier launcher of this job still run here");
+    assert_eq!([rank, child].map(runs), [false, true]);
+    drop(still);
+    job.wait_for("all ranks run");
+    assert!(!runs(child));
+    job.signal("INT");
+    job.finish_reading();
 }
 
 #[test]

@@ -135,3 +135,21 @@ impl Shell {
         self.send_to_launcher(&FromKeeper::LockHeld { words });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_wait_for_the_lock_are_bounded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = Directory::create(folder.path()).expect("a directory");
+        let mut lock = NodeLock::open(&directory, NodeIndex(3), false).expect("a lock");
+        let task = || NodeTask::Keep { job_file: Vec::new() };
+        for number in 0..EARLY_REQUESTS_MAX as u64 {
+            assert!(lock.keep(number, task()).is_none());
+        }
+        assert!(lock.keep(99, task()).is_some(), "it is refused by the directory's thread, or waits there");
+        assert_eq!(lock.requests.len(), EARLY_REQUESTS_MAX);
+    }
+}

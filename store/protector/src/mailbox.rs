@@ -145,3 +145,41 @@ impl<T> EventQueue<T> {
         next
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+
+    use super::*;
+
+    const NOT_YET: Duration = Duration::from_millis(50);
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn whoever_posts_to_a_full_mailbox_waits_for_room() {
+        let mailbox = Arc::new(Mailbox::new());
+        (0..TASKS_MAX).for_each(|task| mailbox.post(task));
+        let (posted, heard) = sync_channel(1);
+        let post = |task| {
+            let (mailbox, posted) = (Arc::clone(&mailbox), posted.clone());
+            std::thread::spawn(move || {
+                mailbox.post(task);
+                posted.send(()).expect("it is awaited");
+            })
+        };
+        let waiting = post(TASKS_MAX);
+        assert_eq!(heard.recv_timeout(NOT_YET), Err(RecvTimeoutError::Timeout));
+        assert_eq!(mailbox.take(), Some(0));
+        heard.recv_timeout(SOON).expect("there is room");
+        waiting.join().expect("it has posted");
+        // Those that never wait come on top, and a closed one holds up nobody.
+        mailbox.post_at_once(TASKS_MAX + 1);
+        let waiting = post(TASKS_MAX + 2);
+        assert_eq!(heard.recv_timeout(NOT_YET), Err(RecvTimeoutError::Timeout));
+        mailbox.close();
+        heard.recv_timeout(SOON).expect("nobody takes it");
+        waiting.join().expect("it has posted");
+        assert_eq!(mailbox.take(), None);
+    }
+}

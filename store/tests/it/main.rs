@@ -22,5 +22,7 @@ mod roots;
 mod sabotage;
 mod scrub;
 mod series;
+#[path = "../../../tests/skipped.rs"]
+mod skipped;
 mod storage;
 mod unreadable;

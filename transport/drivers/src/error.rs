@@ -129,8 +129,8 @@ pub enum DriverError {
     },
     /// AF_XDP needs rights that this process does not have.
     #[error(
-        "cannot open the rail: AF_XDP needs {missing}, which this process lacks; grant it with \
-         `setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM`, run as root, or have root run `stillwire nic-helper` on this host"
+        "cannot open the rail: AF_XDP needs {missing}, which this process lacks; have root run \
+         `stillwire nic-helper` on this host, or run as root"
     )]
     CapabilityMissing {
         /// Their names.

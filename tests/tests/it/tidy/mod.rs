@@ -71,6 +71,19 @@ fn every_fault_of_the_page_has_a_test_that_exists() {
     none(&faults::missing(&page, &source::root()));
 }
 
+// One that is not there is not left out either, and the quick check takes longer.
+#[test]
+fn every_slow_test_exists() {
+    let names = std::fs::read_to_string(source::root().join(".config/slow-tests")).expect("a list");
+    let files = source::files(&[".rs"]);
+    let is_there = |name: &str| {
+        let function = format!("fn {}(", name.rsplit("::").next().unwrap_or(name));
+        files.iter().any(|file| file.text.contains(&function))
+    };
+    let missing = names.lines().filter(|name| !is_there(name));
+    none(&missing.map(|name| format!(".config/slow-tests: no test {name}")).collect::<Vec<_>>());
+}
+
 #[test]
 fn text_for_users_has_no_forbidden_phrases() {
     none(&phrases::faults(&links::documents(), &source::files(&[".rs"])));
