@@ -128,7 +128,7 @@ pub struct Plan {
     pub former_hosts: BTreeSet<String>,
     /// How long those may run at most.
     pub former_silence: Duration,
-    /// A generation that has come to its nodes from another layout, and that nothing protects there.
+    /// The generation that was moved from another layout and is not protected in this one.
     pub unprotected: Option<GenerationId>,
     /// The part of data frames that their tags cover.
     pub auth: AuthLevel,

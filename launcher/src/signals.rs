@@ -26,7 +26,7 @@ pub fn take_signals(further: &[Signal]) -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// A thread to which no signal is delivered: one that blocks none would be ended by a signal that is an event elsewhere, and the process with it.
+/// Starts a thread that blocks all signals. A signal that another thread takes as an event would otherwise end the process.
 pub fn thread_without_signals<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

@@ -106,7 +106,7 @@ impl SuccessorPlace {
     }
 }
 
-/// The host of a launcher, for others. It calls itself `localhost`.
+/// A launcher's host, as others reach it. Its own list of hosts names it `localhost`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LauncherHost {
     /// Its host name, which the settings of a remote shell (`~/.ssh/config`, `known_hosts`) may have.
@@ -125,12 +125,17 @@ impl LauncherHost {
         LauncherHost { name: node_name(), address }
     }
 
-    /// What this host calls it. A name counts if it resolves here, and means neither this host nor each host by itself.
-    pub fn seen_from_here(&self) -> String {
+    /// The host name, if it resolves here to no loopback address and is not this host's own; else the address.
+    pub fn reachable_name(&self) -> String {
+        let found = (self.name.as_str(), 0).to_socket_addrs().into_iter().flatten();
+        self.choose(&found.map(|at| at.ip()).collect::<Vec<_>>(), &node_name())
+    }
+
+    /// `found`: the addresses of its name. `own`: this host's name.
+    fn choose(&self, found: &[IpAddr], own: &str) -> String {
         let Some(address) = self.address else { return self.name.clone() };
-        let found = (self.name.as_str(), 0).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        let is_known = found.is_ok_and(|all| !all.is_empty() && all.iter().all(|at| !at.ip().is_loopback()));
-        if is_known && self.name != node_name() { self.name.clone() } else { address.to_string() }
+        let is_known = !found.is_empty() && found.iter().all(|at| !at.is_loopback());
+        if is_known && self.name != own { self.name.clone() } else { address.to_string() }
     }
 }
 
@@ -212,17 +217,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launchers_host_has_its_name_where_that_is_known() {
-        let seen = |name: &str, address: Option<[u8; 4]>| {
-            LauncherHost { name: name.to_owned(), address: address.map(Into::into) }.seen_from_here()
+    fn an_unresolved_host_name_becomes_the_address() {
+        let choose = |found: &[[u8; 4]], address: Option<[u8; 4]>| {
+            let host = LauncherHost { name: "a".to_owned(), address: address.map(Into::into) };
+            let found: Vec<IpAddr> = found.iter().map(|at| (*at).into()).collect();
+            (host.choose(&found, "b"), host.choose(&found, "a"))
         };
-        let at = Some([10, 0, 0, 1]);
-        // An address as a name resolves everywhere.
-        assert_eq!(seen("192.0.2.7", at), "192.0.2.7");
-        for elsewhere in ["nowhere.invalid", "localhost", "127.0.1.1", &node_name()] {
-            assert_eq!(seen(elsewhere, at), "10.0.0.1", "{elsewhere}");
-        }
-        assert_eq!(seen("a", None), "a");
+        let (at, name, number) = ([10, 0, 0, 1], || "a".to_owned(), || "10.0.0.1".to_owned());
+        assert_eq!(choose(&[[192, 0, 2, 7]], Some(at)), (name(), number()), "or all hosts have one name");
+        assert_eq!(choose(&[], Some(at)), (number(), number()));
+        assert_eq!(choose(&[[127, 0, 1, 1]], Some(at)), (number(), number()));
+        assert_eq!(choose(&[], None), (name(), name()));
     }
 
     #[test]

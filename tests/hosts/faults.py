@@ -98,7 +98,7 @@ def cut_control(job, dice, host):
 
 
 def cut_data(job, dice, host):
-    # Quick rounds are few: each shows the report.
+    # A quick run has few rounds, so each cut lasts until it is reported.
     fault = cut(job, dice, host, [DATA], False, least=REPORTED_AFTER if job.options.quick else 0)
     if fault.seconds >= REPORTED_AFTER:
         fault.says = f"the data network of {host.name} \\(node \\d+\\) may be cut"

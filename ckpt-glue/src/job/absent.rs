@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_the_own_clock_ends_no_lease() {
+    fn a_local_clock_jump_ends_no_lease() {
         let mut absent = fenced(&[], 19, 20);
         absent.postpone(SECOND * 60);
         assert_eq!(absent.due(at(83)), []);

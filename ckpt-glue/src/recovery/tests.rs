@@ -118,10 +118,9 @@ fn name(recovery: &Recovery) -> String {
     format!("{:?}", recovery.phase()).to_string()
 }
 
-// R7, R9
 // R32
 #[test]
-fn leases_that_are_waited_for_last_longer_by_the_time_in_which_the_coordinator_has_not_run() {
+fn a_pause_of_the_coordinator_extends_leases() {
     const LEASE: Duration = Duration::from_secs(10);
     let mut recovery = Recovery::new(Settings { earlier_lease: LEASE, ..settings() });
     [Input::Begin(Beginning::Fresh), fenced(1), store(1, None)]
@@ -135,6 +134,7 @@ fn leases_that_are_waited_for_last_longer_by_the_time_in_which_the_coordinator_h
     assert!(matches!(recovery.poll_output(), Some(Output::WriteDecision(_))));
 }
 
+// R7, R9
 #[test]
 fn every_input_in_every_state() {
     let stop = Plan::Stop { reason: StopReason::OnFaultAbort };

@@ -179,12 +179,13 @@ fn is_over(directory: &mut JobDirectory<Directory>) -> Result<bool, CliError> {
 
 /// In the job file, this host becomes the launcher's, and the lost launcher's host one that is reached like any other.
 fn move_here(path: &Path, candidacy: &Candidacy) -> Result<(), CliError> {
+    // A resolver may take its time.
+    let launcher = candidacy.launcher.reachable_name();
     let storage = Directory::open(path)?;
     let _lock = lock(&storage, path)?;
     let (_, mut file) = open_job(path)?;
     let settings = read_settings(&file)?;
     let addresses = candidacy.addresses.parse().map_err(io::Error::other)?;
-    let launcher = candidacy.launcher.seen_from_here();
     let here = HostPlace { node: NodeIndex(candidacy.node), addresses, launcher: &launcher };
     let moved = settings.hosts.moved_to(&here);
     let texts = [(setting::HOSTS, moved.hosts_text()), (setting::SPARE_HOSTS, moved.spare_hosts_text())];

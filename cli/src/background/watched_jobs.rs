@@ -117,7 +117,7 @@ fn watching_in(folder: &Path, name: &str) -> Vec<(String, PidFd)> {
         let (job, pid) = text.split_once('.')?;
         let pid: u32 = pid.parse().ok()?;
         let started = fs::read_to_string(file.path()).ok()?;
-        // Held before it is looked at: the number may become another process's.
+        // Opened before its start time is read: the number may be reused.
         let process = PidFd::open(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
         let is_it = start_time(pid).is_some_and(|time| time == started);
         is_it.then_some((job.to_owned(), process))

@@ -122,14 +122,15 @@ impl Watcher {
             self.follow(launcher, heard)?;
             let status = waitpid(launcher, None).map_err(io::Error::from)?;
             let Some(directory) = self.job.clone() else {
-                let was_killed = matches!(status, WaitStatus::Signaled(..));
-                let why = was_killed.then(|| {
-                    format!(
-                        "the launcher {} before the job had begun; repeat the command",
-                        died_words(status)
-                    )
-                });
-                return Ok(self.over(code_of(status), why));
+                if !matches!(status, WaitStatus::Signaled(..)) {
+                    return Ok(self.over(code_of(status), None));
+                }
+                if self.is_stopping {
+                    return Ok(self.over(Exit::Stopped.code(), None));
+                }
+                let died = died_words(status);
+                let why = format!("the launcher {died} before it had started any rank; repeat the command");
+                return Ok(self.over(code_of(status), Some(why)));
             };
             let records = Records::of(&directory);
             if let Some(end) = records.end()? {
@@ -228,7 +229,7 @@ impl Watcher {
         }
     }
 
-    /// `why`: what neither a launcher nor the records tell.
+    /// `why`: the reason, if it is neither printed nor in the records.
     fn over(&mut self, exit_code: u8, why: Option<String>) -> Watched {
         self.forward(&Report::Ended { exit_code, why });
         Watched::Over(exit_code)

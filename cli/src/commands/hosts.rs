@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hosts_are_spare_hosts_if_that_is_wanted() {
+    fn spares_keeps_the_last_hosts_free() {
         let all = HostArguments { spares: Some(2), ..hosts("a@10.0.0.1,b@10.0.0.2,c@10.0.0.3,d@10.0.0.4") };
         let names = |nodes: Vec<Node>| nodes.iter().map(|node| (node.name(), node.ranks)).collect::<Vec<_>>();
         assert_eq!(names(all.nodes(5, &here()).unwrap()), [("a".to_owned(), 3), ("b".to_owned(), 2)]);

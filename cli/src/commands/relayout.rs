@@ -106,7 +106,6 @@ fn protect(arguments: &RestartArguments, is_quiet: bool, json: bool) -> Result<(
             "warning: the moved generation is not protected in the new layout; the next checkpoint will be"
         ));
     }
-    drop(place);
     Ok(())
 }
 
@@ -200,7 +199,7 @@ fn sources(
     let ask = |(of, place): &(ImageNode, &Node)| {
         Ok((place.host.is_none() || ImageServer::answers(place, of)).then(|| place.name()))
     };
-    // No answer is an error here.
+    // `ask` never fails.
     let answers: BTreeSet<String> =
         at_once(&unnamed, ask).unwrap_or_default().into_iter().flatten().collect();
     let answering: BTreeSet<&str> = names.iter().copied().filter(|name| answers.contains(*name)).collect();
@@ -280,6 +279,8 @@ impl Move<'_> {
         let layout = self.change.own.root.layout();
         let filled = self.fill(&sources, &targets, &decisions, is_quiet);
         let moved = filled.and_then(|bytes| {
+            // A launcher that was stopped for long has lost them, and the job may go on in the former layout.
+            at_once(&sources, |source| Ok(locked(source).confirm()?))?;
             self.directory.write_layout(layout, &self.manifest)?;
             self.rename()?;
             Ok(bytes)
@@ -429,7 +430,7 @@ fn print_warnings(
         }
         Ok(())
     };
-    // No answer is an error here.
+    // `ask` never fails.
     let _ = at_once(servers, ask);
 }
 

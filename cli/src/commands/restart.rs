@@ -153,7 +153,7 @@ pub(crate) fn prepare(
         on_host_loss: hosts.on_host_loss.map(Into::into).unwrap_or_default(),
         former_hosts: former_hosts(&file, &before),
         former_silence,
-        unprotected: file.settings.get(setting::UNPROTECTED).and_then(|id| id.parse().ok()),
+        unprotected: unprotected(&file, newest.as_ref()),
         succession,
         auth: auth_between(&nodes, auth),
         nodes,
@@ -317,6 +317,12 @@ fn keeps_ids(arguments: &RestartArguments, kept: bool, is_whole: bool) -> Result
         ));
     }
     Ok(keeps_ids)
+}
+
+/// The generation that the job begins from, if its images have been moved and are not protected yet.
+fn unprotected(file: &JobFile, newest: Option<&Manifest>) -> Option<GenerationId> {
+    let moved: GenerationId = file.settings.get(setting::UNPROTECTED)?.parse().ok()?;
+    (newest?.generation == moved).then_some(moved)
 }
 
 /// Hosts on which ranks of an earlier launcher may run.

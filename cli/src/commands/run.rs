@@ -564,6 +564,7 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
     let named =
         plan.succession.named.map(|loss| (setting::ON_LAUNCHER_LOSS.to_owned(), loss.name().to_owned()));
     settings.extend(named);
+    settings.extend(plan.unprotected.map(|moved| (setting::UNPROTECTED.to_owned(), moved.to_string())));
     if let Some(own) = &plan.own_directories {
         settings.insert(setting::NODE_DIRECTORY.to_owned(), own.root.emit());
         settings.insert(setting::PARITY.to_owned(), own.scheme.to_string());

@@ -44,7 +44,7 @@ fn command_lines() {
     refused(&["restart", "here", "--generation", "newest"], &words);
     refused(&["demo", "--class", "Z"], &["S, W, A"]);
     refused(&["frobnicate"], &["frobnicate"]);
-    refused(&["nic-helper", "--uid", "1000"], &["--interface <NAME>"]);
+    refused(&["nic-helper", "--uid", "1000"], &["--interface <INTERFACE>"]);
 }
 
 #[test]

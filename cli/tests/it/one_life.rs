@@ -151,7 +151,7 @@ fn the_next_life_waits_for_the_last_process_of_the_one_before() {
     let rank = parent(child).expect("a rank");
     let keeper = parent(rank).expect("a keeper");
     let guard = children_of(keeper).into_iter().find(|pid| is_guard(*pid)).expect("a guard");
-    // It cannot kill anybody; the kernel ends the rank alone. A stopped process would be continued when its parent ends.
+    // The stopped guard kills nobody; the kernel ends only the rank. SIGSTOP would not do: a process group whose last parent ends is continued.
     let still = Still::new(guard, "stillwire");
     signal(keeper, "KILL");
     job.wait_for("processes of an earlier launcher of this job still run here");

@@ -105,6 +105,10 @@ impl Shell<'_> {
 
     /// What lies on too many lost hosts cannot be rebuilt on others: they are waited for, because they may come back with it.
     fn is_unbearable(&self, node: NodeIndex) -> Option<String> {
+        let committed = self.job.status().committed;
+        if self.plan.unprotected.is_some_and(|moved| committed.is_none_or(|newest| newest == moved)) {
+            return Some("its images were moved there and are not protected yet".to_owned());
+        }
         let own = self.plan.own_directories.as_ref()?;
         let group = own.groups().iter().find(|group| group.nodes().contains(&node.0));
         let (members, losses) =
@@ -114,13 +118,7 @@ impl Shell<'_> {
             self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
         };
         let lost = members.iter().filter(is_lost).count();
-        let committed = self.job.status().committed;
         let has_committed = committed.is_some() || self.plan.beginning != Beginning::Fresh;
-        let is_protected =
-            self.plan.unprotected.is_none_or(|moved| committed.is_some_and(|newest| newest != moved));
-        if has_committed && !is_protected {
-            return Some("its images have just been moved there, and are not protected yet".to_owned());
-        }
         (has_committed && lost > losses).then(|| {
             format!(
                 "images of {lost} lost hosts cannot be rebuilt ({} protects against the loss of {losses})",

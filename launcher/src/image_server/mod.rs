@@ -36,8 +36,8 @@ use wire::{Answer, Part, Request};
 /// A host answers within this time, or is not there.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// How often a server hears that its launcher is there.
-const ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// Interval of heartbeats to a server.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// A node of a job, for its server.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct ImageServer {
     of: ImageNode,
     host: String,
     child: Child,
-    /// Locked for one message at a time.
+    /// Locked while one message is written.
     to: Arc<Mutex<Pipe>>,
     from: BufReader<Pipe>,
     buffer: Vec<u8>,
@@ -81,8 +81,10 @@ impl ImageServer {
         };
         let pipe = |fd: OwnedFd| Pipe::new(fd, COPY_SILENT_MAX).map_err(failed);
         let (to, from) = (Arc::new(Mutex::new(pipe(to.into())?)), BufReader::new(pipe(from.into())?));
-        keep_alive(Arc::downgrade(&to)).map_err(failed)?;
-        Ok(ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new(), is_prepared: false })
+        let server =
+            ImageServer { of: of.clone(), host, child, to, from, buffer: Vec::new(), is_prepared: false };
+        send_heartbeats(Arc::downgrade(&server.to), HEARTBEAT_EVERY).map_err(failed)?;
+        Ok(server)
     }
 
     /// The host answers, and its program is this version.
@@ -159,6 +161,11 @@ impl ImageServer {
         self.ask(&Request::Commit(manifest.clone()))
     }
 
+    /// Whether the lock that [`ImageServer::hold`] has taken is still held.
+    pub fn confirm(&mut self) -> Result<(), LauncherError> {
+        self.ask(&Request::Confirm)
+    }
+
     /// Removes the node's directory in the new layout, if the server has made it: the job stays in the former one. A file that is being copied ends with it.
     ///
     /// # Errors
@@ -229,15 +236,16 @@ impl ImageServer {
     }
 }
 
-/// Tells a server that the launcher is there, as long as that has the pipe. One whose launcher is lost with its host frees its lock.
-fn keep_alive(to: Weak<Mutex<Pipe>>) -> io::Result<()> {
-    thread_without_signals("keep-alive", move || {
+/// Sends heartbeats until the launcher drops the pipe. A server that receives nothing for `LAUNCHER_SILENT_MAX` frees its lock.
+fn send_heartbeats(to: Weak<Mutex<Pipe>>, every: Duration) -> io::Result<()> {
+    let heartbeat = wire::emit(&Request::Heartbeat)?;
+    thread_without_signals("heartbeats", move || {
         loop {
-            std::thread::sleep(ALIVE_EVERY);
+            std::thread::sleep(every);
             let Some(to) = to.upgrade() else { return };
-            // Whoever has it sends something. A server that is lost is noticed by its missing answer.
-            if let Ok(mut to) = to.try_lock() {
-                let _ = wire::write(&mut *to, &Request::Alive);
+            // If it is locked, another thread is writing. The thread that waits for an answer reports a lost server.
+            if to.try_lock().is_ok_and(|mut to| to.try_write(&heartbeat).is_err()) {
+                return;
             }
         }
     })?;
@@ -261,5 +269,24 @@ impl Drop for ImageServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_heartbeats_as_long_as_its_launcher_has_the_pipe() {
+        let (from, to) = nix::unistd::pipe().expect("a pipe");
+        let to = Arc::new(Mutex::new(Pipe::new(to, COPY_SILENT_MAX).expect("an end")));
+        send_heartbeats(Arc::downgrade(&to), Duration::from_millis(2)).expect("a thread");
+        let mut from = std::fs::File::from(from);
+        for _ in 0..2 {
+            assert_eq!(wire::read::<Request>(&mut from).expect("a message"), Request::Heartbeat);
+        }
+        drop(to);
+        let rest = std::iter::from_fn(|| wire::read::<Request>(&mut from).ok());
+        assert!(rest.fuse().all(|request| request == Request::Heartbeat), "and then the end");
     }
 }

@@ -21,6 +21,14 @@ impl Pipe {
         Ok(Pipe { file: non_blocking(fd)?.into(), silent_max })
     }
 
+    /// Writes a short message if there is room for it, without waiting. A pipe takes one of less than a page as a whole.
+    pub(super) fn try_write(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.file.write(message) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn wait(&self, events: PollFlags) -> io::Result<()> {
         let timeout = PollTimeout::try_from(self.silent_max).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.file.as_fd(), events)], timeout) {

@@ -25,7 +25,8 @@ use super::wire::{self, Answer, PIECE_BYTES_MAX, Part, Request};
 const LOCK_MAX: Duration = Duration::from_secs(20);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A launcher that is silent for so long is lost, and the lock is freed. It may wait for another host for `COPY_SILENT_MAX` in the middle of a file.
+/// After this silence the launcher counts as lost and the lock is freed. Longer than `COPY_SILENT_MAX`, so that a
+/// launcher that waits for another host loses no lock first.
 const LAUNCHER_SILENT_MAX: Duration = COPY_SILENT_MAX.saturating_add(Duration::from_secs(60));
 
 /// Why a request is not carried out, in words.
@@ -46,11 +47,11 @@ pub fn serve() -> bool {
     served.is_ok()
 }
 
-/// The next request that wants something.
-fn next_request(from: &mut (impl Read + ?Sized)) -> io::Result<Request> {
+/// The next request that is not a heartbeat.
+fn next_request(from: &mut dyn Read) -> io::Result<Request> {
     loop {
-        match wire::read(&mut &mut *from)? {
-            Request::Alive => {}
+        match wire::read(from)? {
+            Request::Heartbeat => {}
             request => return Ok(request),
         }
     }
@@ -59,7 +60,7 @@ fn next_request(from: &mut (impl Read + ?Sized)) -> io::Result<Request> {
 fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let reply = |to: &mut dyn Write, outcome: Result<Answer, Problem>| {
         let answer = outcome.unwrap_or_else(|Problem(why)| Answer::Refused(why));
-        wire::write(&mut &mut *to, &answer)?;
+        wire::write(to, &answer)?;
         to.flush()
     };
     let Request::Begin { version, job, node, root } = next_request(from)? else {
@@ -91,7 +92,8 @@ fn answer_all(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
             Request::Commit(manifest) => server.commit(&manifest, to),
             Request::Discard => server.discard(),
             Request::Leave => server.leave(),
-            Request::Begin { .. } | Request::Data(_) | Request::End | Request::Alive => {
+            Request::Confirm => server.confirm(),
+            Request::Begin { .. } | Request::Data(_) | Request::End | Request::Heartbeat => {
                 Err(Problem("a message out of order; that is a bug".to_owned()))
             }
         };
@@ -233,7 +235,7 @@ impl Server {
             match next_request(from)? {
                 Request::Data(bytes) => {
                     let mut buffer = Vec::new();
-                    wire::read_piece(&mut &mut *from, bytes, &mut buffer)?;
+                    wire::read_piece(from, bytes, &mut buffer)?;
                     Ok(Piece::Data(buffer))
                 }
                 Request::End => Ok(Piece::End),
@@ -292,6 +294,13 @@ impl Server {
         Ok(Answer::Done)
     }
 
+    fn confirm(&self) -> Result<Answer, Problem> {
+        match self.lock {
+            Some(_) => Ok(Answer::Done),
+            None => Err(Problem("its lock is not held; that is a bug".to_owned())),
+        }
+    }
+
     fn leave(&mut self) -> Result<Answer, Problem> {
         former::leave(&self.root)?;
         Ok(Answer::Done)
@@ -307,10 +316,8 @@ mod tests {
 
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(200);
-
     #[test]
-    fn files_that_are_not_wanted_any_more_go_in_the_middle_of_one() {
+    fn discard_in_the_middle_of_a_file_removes_the_directory() {
         let root = tempfile::tempdir().expect("a folder");
         let (job, node) = (JobId(7), 3);
         let root = NodeRoot::Path(root.path().join("nodes.2").into());
@@ -329,6 +336,7 @@ mod tests {
             Request::Begin { version: VERSION.to_owned(), job: job.0, node, root: root.clone() },
             Request::Prepare { job_file: file.emit(), decisions: Vec::new(), generation, seat: None },
             Request::Write(Part { generation, rank: 0, is_base: false }),
+            Request::Heartbeat,
             Request::Data(4),
         ] {
             wire::write(&mut said, &request).expect("room");
@@ -349,30 +357,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_launcher_that_is_silent_is_lost_and_one_that_waits_is_not() {
-        let root = tempfile::tempdir().expect("a folder");
-        let (node, job) = (3, 7);
-        let begin = Request::Begin {
-            version: VERSION.to_owned(),
-            job,
-            node,
-            root: NodeRoot::Path(root.path().into()),
-        };
-        let (from, to) = nix::unistd::pipe().expect("a pipe");
-        let mut to = File::from(to);
-        let server = std::thread::spawn(move || {
-            let from = Pipe::new(from, SHORT).expect("an end");
-            answer_all(&mut BufReader::new(from), &mut io::sink())
-        });
-        wire::write(&mut to, &begin).expect("the server reads");
-        let begun = Instant::now();
-        while begun.elapsed() < 5 * SHORT {
-            wire::write(&mut to, &Request::Alive).expect("the server waits");
-            std::thread::sleep(SHORT / 10);
+    /// A launcher that says nothing any more.
+    struct Silent;
+
+    impl Read for Silent {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::TimedOut.into())
         }
-        assert!(!server.is_finished());
-        let ended = server.join().expect("it ends").expect_err("silence");
+    }
+
+    #[test]
+    fn silence_ends_a_server_and_heartbeats_do_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let root = NodeRoot::Path(root.path().into());
+        let begin = Request::Begin { version: VERSION.to_owned(), job: 7, node: 3, root };
+        let mut said = Vec::new();
+        for request in [Request::Heartbeat, begin, Request::Heartbeat] {
+            wire::write(&mut said, &request).expect("room");
+        }
+        let mut answers = Vec::new();
+        let ended = answer_all(&mut said.as_slice().chain(Silent), &mut answers).expect_err("silence");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(answers, wire::emit(&Answer::Done).expect("bytes"));
     }
 }

@@ -50,8 +50,10 @@ pub(super) enum Request {
     Commit(Manifest),
     Discard,
     Leave,
-    /// The launcher is there. Not answered; it may come between any two others.
-    Alive,
+    /// Whether the node's lock is still held.
+    Confirm,
+    /// It has no answer, and may come between any two messages.
+    Heartbeat,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -66,14 +68,19 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let bytes = postcard::to_extend(message, Vec::new()).map_err(io::Error::other)?;
-    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(&bytes)
+pub(super) fn write(to: &mut (impl Write + ?Sized), message: &impl Serialize) -> io::Result<()> {
+    to.write_all(&emit(message)?)
 }
 
-pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+/// The bytes of a message.
+pub(super) fn emit(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    Ok(bytes)
+}
+
+pub(super) fn read<T: DeserializeOwned>(from: &mut (impl Read + ?Sized)) -> io::Result<T> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -86,7 +93,7 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
 }
 
 /// Reads a piece of a file.
-pub(super) fn read_piece(from: &mut impl Read, bytes: u32, into: &mut Vec<u8>) -> io::Result<()> {
+pub(super) fn read_piece(from: &mut (impl Read + ?Sized), bytes: u32, into: &mut Vec<u8>) -> io::Result<()> {
     if bytes > PIECE_BYTES_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -151,7 +151,7 @@ impl Reader {
             asks,
             marks: Arc::clone(&marks),
         };
-        // SIGTTIN is for nobody. It is never waited for: somebody else may have taken the bytes that it was about to read.
+        // SIGTTIN must reach no thread. The thread is never joined: somebody else may have taken the bytes that it was about to read.
         thread_without_signals("stillwire-input", move || thread.run())?;
         Ok(Some((Reader { asks: to_thread, marks, wake, said, bell }, start)))
     }

@@ -1,4 +1,5 @@
-//! The lock of the job on this node (R30): an open file that the keeper and its guard share. The kernel frees it when both are gone, however they end.
+//! The lock of the job on this node (R30): an open file that the keeper and its guard share. The kernel frees it when both are gone, however they
+//! end. A guard whose keeper has ended frees it when no process of a rank is left.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use ckpt_glue::keeper::Input;
 use ckpt_glue::names::NodeIndex;
+use ckpt_glue::protection::nodes::Refusal;
+use nix::errno::Errno;
 use store::Directory;
 
 use super::super::limits::{EARLY_REQUESTS_MAX, LOCK_LOOK_EVERY, LOCK_REPORT_AFTER};
@@ -63,14 +66,17 @@ impl NodeLock {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Keeps a request until the lock is taken. Returns it if it need not wait, or cannot.
-    pub(super) fn keep(&mut self, number: u64, task: NodeTask) -> Option<NodeTask> {
-        let waits = !self.is_taken && !matches!(task, NodeTask::Settle { .. });
-        if !waits || self.requests.len() >= EARLY_REQUESTS_MAX {
-            return Some(task);
+    /// Keeps a request until the lock is taken. Returns it if it need not wait.
+    pub(super) fn keep(&mut self, number: u64, task: NodeTask) -> Result<Option<NodeTask>, Refusal> {
+        if self.is_taken || matches!(task, NodeTask::Settle { .. }) {
+            return Ok(Some(task));
+        }
+        if self.requests.len() >= EARLY_REQUESTS_MAX {
+            let why = format!("{EARLY_REQUESTS_MAX} requests wait for the lock of the node already");
+            return Err(Refusal { errno: Errno::EBUSY as u32, why });
         }
         self.requests.push((number, task));
-        None
+        Ok(None)
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -147,9 +153,10 @@ mod tests {
         let mut lock = NodeLock::open(&directory, NodeIndex(3), false).expect("a lock");
         let task = || NodeTask::Keep { job_file: Vec::new() };
         for number in 0..EARLY_REQUESTS_MAX as u64 {
-            assert!(lock.keep(number, task()).is_none());
+            assert!(matches!(lock.keep(number, task()), Ok(None)));
         }
-        assert!(lock.keep(99, task()).is_some(), "it is refused by the directory's thread, or waits there");
+        let refused = lock.keep(99, task()).expect_err("nothing is done without the lock");
+        assert_eq!(refused.errno, Errno::EBUSY as u32);
         assert_eq!(lock.requests.len(), EARLY_REQUESTS_MAX);
     }
 }

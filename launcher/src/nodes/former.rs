@@ -110,12 +110,15 @@ pub(crate) fn remove_former(root: &Path, job: JobId) {
     }
 }
 
-/// Removes the directory of a node of this job, and no other one. The job's file is removed last: until then it says whose directory it is. One that was
-/// not made to the end is removed, too.
+/// Removes the directory of a node of this job, and no other one. The job's file is removed last: until then it says whose directory it is. An
+/// unfinished one is removed, too.
 pub(crate) fn remove_node(node: &Path, job: JobId) -> io::Result<()> {
     let mut storage = Directory::open(node).map_err(io::Error::other)?;
-    let is_unfinished = JobDirectory::is_unfinished(&mut storage).map_err(io::Error::other)?;
-    if !is_unfinished && !JobDirectory::open(storage).is_ok_and(|(_, file)| file.job == job) {
+    if JobDirectory::remove_unfinished(&mut storage).map_err(io::Error::other)? {
+        // Fails if there is anything else, such as a name that is no text.
+        return std::fs::remove_dir(node);
+    }
+    if !JobDirectory::open(storage).is_ok_and(|(_, file)| file.job == job) {
         let path = node.display();
         return Err(io::Error::other(format!(
             "{path} is no directory of this job: remove it, or name another host"
@@ -181,6 +184,8 @@ fn node_directories(root: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
 
     use store::{CheckpointSettings, JobFile};
 
@@ -237,6 +242,10 @@ mod tests {
         let unfinished = former.join("3");
         std::fs::create_dir(&unfinished).expect("a folder");
         std::fs::write(unfinished.join("job.tmp"), "stillwire").expect("a file");
+        let foreign = unfinished.join(OsStr::from_bytes(b"\xff"));
+        std::fs::write(&foreign, "mine").expect("a file");
+        remove_node(&unfinished, JOB_ID).expect_err("somebody's");
+        std::fs::remove_file(&foreign).expect("it is there");
         remove_node(&unfinished, JOB_ID).expect("nobody's");
         assert!(!unfinished.exists());
     }

@@ -11,7 +11,7 @@
 //! files, and seldom later.
 
 use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -52,7 +52,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `lock`: of the node, which it holds for as long as it lives, by having it as its standard output.
+    /// `lock`: of the node. The guard has it as its standard output, and frees it when it ends, or when keeper and ranks have ended and a launcher lives.
     pub(crate) fn start(job: JobId, directory: &Path, lock: OwnedFd) -> Result<Guard, LauncherError> {
         let program = std::env::current_exe().map_err(|error| LauncherError::Guard { error })?;
         let mut child = Command::new(program)
@@ -140,9 +140,10 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
     let _ = std::thread::Builder::new().name("look".into()).spawn(move || looking.keep());
     let keeper = Pid::from_raw(keeper);
     let keeper_process = PidFd::open(keeper);
-    match listen(&notes) {
+    let heard = listen(&notes);
+    match heard {
         Heard::Done => return,
-        Heard::End => {}
+        Heard::End | Heard::Nothing => {}
         // It may be stopped, and must not go on when another keeper has taken its place.
         Heard::LeaseOver => {
             // Held since this process began: it was the parent then, if it still is.
@@ -156,7 +157,9 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
     let Noted { mut groups, files, successor, .. } = core::mem::take(&mut *notes.lock());
     let are_gone = end_members(&mut groups, GONE_MAX);
     mappings::remove(files);
-    clean(job, directory, node_lock().as_ref().filter(|_| are_gone), LOCK_MAX);
+    // The end of the pipe alone shows that the keeper is gone.
+    let is_empty = are_gone && heard == Heard::End;
+    clean(job, directory, node_lock().as_ref().filter(|_| is_empty), LOCK_MAX);
     if !are_gone {
         // The lock of the node is free when this returns.
         end_members(&mut groups, Duration::MAX);
@@ -169,10 +172,13 @@ pub fn watch(job: &str, directory: &Path, keeper: i32) {
 }
 
 /// How the keeper's messages have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Heard {
     Done,
     End,
     LeaseOver,
+    /// The pipe cannot be read.
+    Nothing,
 }
 
 /// Takes the keeper's lines.
@@ -192,11 +198,12 @@ fn listen(notes: &Notes) -> Heard {
         match poll(&mut [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(0) | Err(nix::Error::EINTR) => continue,
             Ok(_) => {}
-            Err(_) => return Heard::End,
+            Err(_) => return Heard::Nothing,
         }
         let mut bytes = [0; 4096];
         match stdin.lock().read(&mut bytes) {
-            Ok(0) | Err(_) => return Heard::End,
+            Ok(0) => return Heard::End,
+            Err(_) => return Heard::Nothing,
             Ok(read) => waiting.extend_from_slice(&bytes[..read]),
         }
         while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
@@ -334,13 +341,13 @@ fn node_lock() -> Option<File> {
     Some(std::io::stdout().as_fd().try_clone_to_owned().ok()?.into())
 }
 
-/// `node`: its lock, which is held, and is freed early if no process of the node is left. `at_most`: how long a launcher's lock is waited for.
+/// `node`: the held lock of the node; it is freed while a launcher's lock is awaited. `None`: it stays held.
 fn clean(job: &str, directory: &Path, node: Option<&File>, at_most: Duration) {
     let Ok(id) = u128::from_str_radix(job, 16).map(JobId) else { return };
     // A launcher that lives removes its own; one that was killed has left its job's directory behind.
     let Ok(storage) = Directory::open(directory) else { return registry::remove(id) };
-    // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. Held for
-    // longer, it is a launcher's that lives, and cleans up by itself: its next keeper need not wait for that.
+    // The kernel closes the launcher's files one after the other: its lock may be held a little longer than its end of our pipe. If it stays locked, a
+    // launcher lives and cleans up itself. Its next keeper does not wait for this.
     let until = Instant::now() + at_most;
     let _lock = loop {
         match storage.lock() {
@@ -353,8 +360,8 @@ fn clean(job: &str, directory: &Path, node: Option<&File>, at_most: Duration) {
         std::thread::sleep(Duration::from_millis(5));
     };
     registry::remove(id);
-    // Another keeper has come, perhaps of another launcher: nothing there is of this one.
-    if node.is_some_and(|node| matches!(node.try_lock(), Err(TryLockError::WouldBlock))) {
+    // Another keeper has the node: files there may be its own.
+    if node.is_some_and(|node| node.try_lock().is_err()) {
         return;
     }
     if let Err(error) = JobDirectory::attach(storage.clone(), id).discard_unfinished() {
@@ -375,18 +382,20 @@ mod tests {
         // Of an unfinished generation, in a life that may be the next keeper's.
         let epoch = folder.path().join("life-00000001-0000000000000005/epoch-00000001");
         let open = || File::create(folder.path().join("lock-0")).expect("a file");
-        let mut launcher = Some(storage.lock().expect("nobody works here"));
         for keeper_comes in [true, false] {
             std::fs::create_dir_all(&epoch).expect("a folder");
+            let launcher = storage.lock().expect("nobody works here");
             let (held, next) = (open(), open());
             held.lock().expect("nobody has it");
             let path = folder.path().to_path_buf();
+            let begun = Instant::now();
             let guard = std::thread::spawn(move || clean("7", &path, Some(&held), 60 * LOCK_MAX));
-            if keeper_comes {
-                next.lock().expect("a lock");
-                assert!(!guard.is_finished(), "it is freed while the launcher lives");
+            next.lock().expect("a lock");
+            assert!(begun.elapsed() < 30 * LOCK_MAX, "it is freed while the launcher lives");
+            if !keeper_comes {
+                next.unlock().expect("a lock");
             }
-            drop(launcher.take());
+            drop(launcher);
             guard.join().expect("it ends");
             assert_eq!(epoch.exists(), keeper_comes);
         }

@@ -157,7 +157,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
 
     #[test]
-    fn whoever_posts_to_a_full_mailbox_waits_for_room() {
+    fn a_post_to_a_full_mailbox_waits_for_room() {
         let mailbox = Arc::new(Mailbox::new());
         (0..TASKS_MAX).for_each(|task| mailbox.post(task));
         let (posted, heard) = sync_channel(1);
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(mailbox.take(), Some(0));
         heard.recv_timeout(SOON).expect("there is room");
         waiting.join().expect("it has posted");
-        // Those that never wait come on top, and a closed one holds up nobody.
+        // `post_at_once` may exceed the bound; `close` wakes waiting threads.
         mailbox.post_at_once(TASKS_MAX + 1);
         let waiting = post(TASKS_MAX + 2);
         assert_eq!(heard.recv_timeout(NOT_YET), Err(RecvTimeoutError::Timeout));

@@ -79,10 +79,16 @@ impl<S: Storage> JobDirectory<S> {
         Ok((directory, file))
     }
 
-    /// Whether [`JobDirectory::create`] was interrupted here: there is no job file, and nothing else but one without its name.
-    pub fn is_unfinished(storage: &mut S) -> Result<bool, StoreError> {
+    /// Removes the only file of a directory in which [`JobDirectory::create`] was interrupted. Returns whether it was such a directory.
+    pub fn remove_unfinished(storage: &mut S) -> Result<bool, StoreError> {
         let temporary = names::temporary(names::JOB);
-        Ok(storage.list("")?.iter().all(|entry| entry.name == temporary))
+        if !storage.list("")?.iter().all(|entry| entry.name == temporary) {
+            return Ok(false);
+        }
+        match storage.remove_file(&temporary) {
+            Ok(()) | Err(StorageError::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Writes the job file anew, durably, in place of one that says something else, or cannot be read. At every instant one of the two is there.

@@ -31,6 +31,7 @@ use super::super::limits::{COPY_SILENT_MAX, LATE_ANSWER_MAX, NODE_ANSWER_MAX, RE
 use super::super::nodes::Repairs;
 use super::super::nodes::wire::{NodeDone, NodeTask};
 use super::super::requests::NodeEffort;
+use super::super::setting;
 use super::super::storage::{Records, Task};
 use super::super::wire::{Frame, ToKeeper};
 use super::super::{Plan, Purpose};
@@ -272,6 +273,11 @@ impl Shell<'_> {
     /// The commit record is durable in the job's directory.
     pub(super) fn committed(&mut self, manifest: &store::Manifest) {
         let generation = manifest.generation;
+        // R35: a later generation is protected.
+        let file = self.job_file.as_mut();
+        if file.is_some_and(|file| file.settings.remove(setting::UNPROTECTED).is_some()) {
+            self.keep_settings();
+        }
         let Some(nodes) = &mut self.nodes else {
             return self.feed_job(job::Input::CommitDurable(generation));
         };

@@ -416,7 +416,7 @@ mod tests {
 
     // R34, R35: each task alone, because a keeper may have surveyed before the job has left its layout.
     #[test]
-    fn neither_lives_nor_seats_come_to_a_layout_that_the_job_has_left() {
+    fn a_layout_that_was_left_takes_no_life_and_no_seat() {
         let root = tempfile::tempdir().expect("a folder");
         let mut disk = disk(root.path());
         drop(disk.make().expect("a directory"));

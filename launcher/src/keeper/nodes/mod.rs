@@ -98,8 +98,12 @@ impl Shell {
         if matches!(task, NodeTask::JobEnd(_)) {
             self.guard.set_successor(None);
         }
-        if let Some(task) = self.lock.keep(number, task) {
-            self.begin_node_task(number, task);
+        match self.lock.keep(number, task) {
+            Ok(Some(task)) => self.begin_node_task(number, task),
+            Ok(None) => {}
+            Err(refusal) => {
+                self.send_to_launcher(&FromKeeper::NodeDone { number, outcome: Err(refusal) });
+            }
         }
     }
 

@@ -139,14 +139,12 @@ pub(crate) fn unbounded(files: &[SourceFile]) -> Vec<String> {
         if COUNTED.iter().any(is_counted) {
             continue;
         }
-        // Benches and examples wait for their own threads; `channel` alone is a name of many things.
-        let imports_channel = code.lines().any(|line| {
-            line.contains("mpsc::") && source::identifiers(line).any(|(_, word)| word == "channel")
-        });
+        // Benches and examples are exempt: they join their own threads. `channel` is a name of many things.
+        let uses_mpsc = source::identifiers(&code).any(|(_, word)| word == "mpsc");
         let is_exempt = file.path.starts_with("bench/") || file.path.starts_with("examples/");
         for (index, line) in code.lines().enumerate() {
             let is_unbounded = |(_, word): (usize, &str)| {
-                word == "unbounded" || word == "channel" && imports_channel && !line.contains("sync_channel")
+                word == "unbounded" || word == "channel" && uses_mpsc && !line.contains("sync_channel")
             };
             if !is_exempt && source::identifiers(line).any(is_unbounded) {
                 faults.push(format!("{}:{}: a queue without a bound", file.path, index + 1));
