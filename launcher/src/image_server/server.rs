@@ -25,6 +25,9 @@ use super::wire::{self, Answer, PIECE_BYTES_MAX, Part, Request};
 const LOCK_MAX: Duration = Duration::from_secs(20);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Time between two reports that the answer takes its time.
+const BUSY_EVERY: Duration = Duration::from_secs(1);
+
 /// After this silence the launcher counts as lost and the lock is freed. Longer than `COPY_SILENT_MAX`, so that a
 /// launcher that waits for another host loses no lock first.
 const LAUNCHER_SILENT_MAX: Duration = COPY_SILENT_MAX.saturating_add(Duration::from_secs(60));
@@ -277,8 +280,14 @@ impl Server {
 
     fn commit(&mut self, manifest: &Manifest, to: &mut impl Write) -> Result<Answer, Problem> {
         let mut directory = self.open()?;
+        let mut reported = Instant::now();
         // A launcher that is gone is noticed with the answer.
-        let busy = |_, _| drop(wire::write(to, &Answer::Busy).and_then(|()| to.flush()));
+        let busy = |_, _| {
+            if reported.elapsed() >= BUSY_EVERY {
+                reported = Instant::now();
+                drop(wire::write(to, &Answer::Busy).and_then(|()| to.flush()));
+            }
+        };
         if let Some(damage) = directory.verify_images(manifest, Depth::Everything, busy)?.into_iter().next() {
             return Err(damage.error.into());
         }

@@ -48,11 +48,15 @@ impl<S: Storage> JobDirectory<S> {
         rank: Rank,
         image: &ImageReader,
         depth: Depth,
+        piece_read: &mut dyn FnMut(usize),
     ) -> Result<(), StoreError> {
         match self.open_locked_base(generation, rank, image)? {
             Some(mut base) if depth == Depth::Everything => {
                 self.unlock(&mut base)?;
-                base.verify(&mut self.storage)
+                base.read_through(&mut self.storage, |piece| {
+                    piece_read(piece.len());
+                    Ok(())
+                })
             }
             _ => Ok(()),
         }

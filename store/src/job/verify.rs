@@ -49,8 +49,7 @@ impl<S: Storage> JobDirectory<S> {
         self.verify_images(&manifest, depth, |_, _| ())
     }
 
-    /// [`JobDirectory::verify`] of the images of a manifest that lie here; `progress` gets the images and bytes done
-    /// after each.
+    /// [`JobDirectory::verify`] of the images of a manifest that lie here. `progress` gets the images and bytes that are done, often in a large image.
     pub fn verify_images(
         &mut self,
         manifest: &Manifest,
@@ -67,6 +66,11 @@ impl<S: Storage> JobDirectory<S> {
         {
             let path = names::in_generation(manifest.generation, &image.file);
             let identity = self.identity(manifest.generation, image.rank);
+            let mut read = 0;
+            let mut piece_read = |bytes: usize| {
+                read += bytes as u64;
+                progress(done - 1, bytes_done + image.summary.bytes.min(read));
+            };
             let mut check = || {
                 let mut reader = ImageReader::open(&mut self.storage, &path)?;
                 reader.expect(&identity)?;
@@ -74,9 +78,12 @@ impl<S: Storage> JobDirectory<S> {
                 self.expect_encrypted(&reader)?;
                 if depth == Depth::Everything {
                     self.unlock(&mut reader)?;
-                    reader.verify(&mut self.storage)?;
+                    reader.read_through(&mut self.storage, |piece| {
+                        piece_read(piece.len());
+                        Ok::<(), StoreError>(())
+                    })?;
                 }
-                self.check_base(manifest.generation, image.rank, &reader, depth)
+                self.check_base(manifest.generation, image.rank, &reader, depth, &mut piece_read)
             };
             if let Err(error) = check() {
                 damages.push(damaged(Some(image.rank), error)?);
@@ -92,8 +99,7 @@ impl<S: Storage> JobDirectory<S> {
         self.newest_restorable_at(|_| depth, |_, _, _| ())
     }
 
-    /// [`JobDirectory::newest_restorable`] with a depth for each generation; `progress` gets the generation, and its
-    /// images and bytes verified so far, after each.
+    /// [`JobDirectory::newest_restorable`] with a depth for each generation. `progress` gets the generation, and its images and bytes that are done.
     pub fn newest_restorable_at(
         &mut self,
         depth: impl Fn(GenerationId) -> Depth,
