@@ -66,7 +66,7 @@ pub(super) fn directories(root: &Path) -> impl Iterator<Item = (u32, Result<Dire
     all.filter(|(_, opened)| !matches!(opened, Err(StorageError::NotFound { .. })))
 }
 
-/// Unreadable records that the nodes took over from the job: its file, and the decisions of its lives.
+/// Unreadable records of the nodes that belong to no generation: the job's file, the decisions of its lives, seats, and its end.
 pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>, CliError> {
     let Some(root) = own_root(file, path) else { return Ok(Vec::new()) };
     let root = root.here()?;
@@ -89,6 +89,7 @@ pub(crate) fn damaged_records(path: &Path, file: &JobFile) -> Result<Vec<String>
             Err(error) => Some(error),
         };
         let damaged = of_job.into_iter().chain(directory.damaged_decisions()?);
+        let damaged = damaged.chain(directory.damaged_notes());
         found.extend(damaged.map(|error| format!("node {node}: {error}")));
     }
     Ok(found)

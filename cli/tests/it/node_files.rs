@@ -70,7 +70,7 @@ fn every_file_of_a_node_is_looked_at_and_mended() {
         }
         names.insert(name.split('-').next().unwrap_or_default().to_owned());
     }
-    for name in ["rank", "content", "sums", "protected", "manifest", "commit", "job", "decision"] {
+    for name in ["rank", "content", "sums", "protected", "manifest", "commit", "job", "decision", "seats"] {
         assert!(names.contains(name), "no file of the kind {name} in {names:?}");
     }
     // All that a node has of an older one, at once.

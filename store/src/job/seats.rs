@@ -64,6 +64,25 @@ impl<S: Storage> JobDirectory<S> {
         Ok(Some(found.end).filter(|end| newest == Some(end.life)))
     }
 
+    /// Why this node's seats or its note of the job's end cannot be read.
+    pub fn damaged_notes(&mut self) -> Vec<StoreError> {
+        [self.seats().err(), self.job_end().err()].into_iter().flatten().collect()
+    }
+
+    /// Removes notes that are damaged: they say as little as none at all.
+    pub fn remove_damaged_notes(
+        &mut self,
+        is_damage: impl Fn(&StoreError) -> bool,
+    ) -> Result<(), StoreError> {
+        for (path, error) in [(names::SEATS, self.seats().err()), (names::JOB_END, self.job_end().err())] {
+            if error.is_some_and(|error| is_damage(&error)) {
+                self.storage.remove_file(path)?;
+                self.storage.sync_directory("")?;
+            }
+        }
+        Ok(())
+    }
+
     fn read_seats(&mut self, path: &str) -> Result<Known, StoreError> {
         let seats = match self.read_record(path, Seats::parse) {
             Err(StoreError::Storage(StorageError::NotFound { .. })) => return Ok(Known::default()),

@@ -104,6 +104,8 @@ impl Disk {
                         .map_err(|found| in_use(&found))?;
                 }
                 let mut directory = self.make()?;
+                // A disk that takes no changes keeps them.
+                let _ = directory.remove_damaged_notes(is_damaged);
                 match directory.adopt_decisions(&decisions) {
                     Ok(()) => {}
                     Err(StoreError::LifeTaken { .. }) => return ahead(&mut directory),
