@@ -37,6 +37,8 @@ pub mod status;
 mod storage;
 pub mod succession;
 mod terminal;
+#[cfg(test)]
+mod test_job;
 pub mod text;
 mod version;
 mod wire;

@@ -109,26 +109,31 @@ fn a_keeper_that_stands_still_does_not_let_its_ranks_outlive_their_lease() {
     verified(&job.finish());
 }
 
-// Its launcher is gone, and its connection is half open: only the guard can kill processes there.
-#[test]
-fn a_guard_alone_kills_processes_after_their_lease() {
-    let place = Place::new();
-    let shell = half_open(&place);
+/// A job on another host, its keeper, its rank, and the child of that.
+fn with_a_child(place: &Place, shell: &str) -> (Running, [u32; 3]) {
     let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";
-    let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", &shell]);
+    let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", shell]);
     command.args(["--ckpt-dir", "job", "--", "sh", "-c", script]).current_dir(place.folder.path());
     command.env("STILLWIRE_PROVIDER", library());
-    let mut job = Running::start(command);
+    let mut job = Running::start(command).reading();
     job.wait_for("all ranks run");
     let noted = place.folder.path().join("child");
     wait_until("the rank has a child", || noted.exists());
     let child: u32 = std::fs::read_to_string(noted).expect("a file").trim().parse().expect("a process id");
     let rank = parent(child).expect("a rank");
-    let keeper = parent(rank).expect("a keeper");
+    (job, [parent(rank).expect("a keeper"), rank, child])
+}
+
+// Its launcher is gone, and its connection is half open: only the guard can kill processes there.
+#[test]
+fn a_guard_alone_kills_processes_after_their_lease() {
+    let place = Place::new();
+    let shell = half_open(&place);
+    let (job, [keeper, rank, child]) = with_a_child(&place, &shell);
     let since = Instant::now();
     signal(keeper, "STOP");
     job.signal("KILL");
-    job.finish();
+    job.finish_reading();
     let left = [keeper, rank, child].map(runs);
     assert_eq!(left, [true; 3], "{:?}: nobody has seen it", since.elapsed());
     wait_until("all of it ends", || ![keeper, rank, child].into_iter().any(runs));
@@ -139,17 +144,7 @@ fn a_guard_alone_kills_processes_after_their_lease() {
 fn the_next_life_waits_for_the_last_process_of_the_one_before() {
     let place = Place::new();
     let shell = place.remote_shell("shift; exec \"$@\"");
-    let script = "sleep 300 & echo $! >child.new; mv child.new child; exec sleep 299";
-    let mut command = stillwire(&["run", "-n", "1", "--hosts", "a:1@127.0.0.1", "--remote-shell", &shell]);
-    command.args(["--ckpt-dir", "job", "--", "sh", "-c", script]).current_dir(place.folder.path());
-    command.env("STILLWIRE_PROVIDER", library());
-    let mut job = Running::start(command).reading();
-    job.wait_for("all ranks run");
-    let noted = place.folder.path().join("child");
-    wait_until("the rank has a child", || noted.exists());
-    let child: u32 = std::fs::read_to_string(noted).expect("a file").trim().parse().expect("a process id");
-    let rank = parent(child).expect("a rank");
-    let keeper = parent(rank).expect("a keeper");
+    let (mut job, [keeper, rank, child]) = with_a_child(&place, &shell);
     let guard = children_of(keeper).into_iter().find(|pid| is_guard(*pid)).expect("a guard");
     // The stopped guard kills nobody; the kernel ends only the rank. SIGSTOP would not do: a process group whose last parent ends is continued.
     let still = Still::new(guard, "stillwire");

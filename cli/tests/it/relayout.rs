@@ -61,6 +61,16 @@ impl Hosts {
         self.place.generations("committed").pop().expect("a generation")
     }
 
+    /// A job on these hosts that was stopped after its only checkpoint. A restart saves nothing that nobody asks for.
+    fn saved_once(&self, hosts: &str) -> String {
+        let mut job = self.run(hosts, &["--parity", "partner"]);
+        job.wait_for("all ranks run");
+        job.checkpoint();
+        job.signal("INT");
+        job.finish_reading();
+        self.place.generations("committed").pop().expect("a generation")
+    }
+
     /// The host is gone, with its disk.
     fn lose(&self, host: &str) {
         self.mark("gone", host);
@@ -143,13 +153,7 @@ fn two_nodes_become_four_and_the_loss_of_one_of_them_is_survived() {
 #[test]
 fn the_moved_generation_is_protected_before_a_checkpoint() {
     let hosts = Hosts::new();
-    // Nothing is saved that nobody asks for.
-    let mut job = hosts.run("a:2,b:2", &["--parity", "partner"]);
-    job.wait_for("all ranks run");
-    job.checkpoint();
-    job.signal("INT");
-    job.finish_reading();
-    let newest = hosts.place.generations("committed").pop().expect("a generation");
+    let newest = hosts.saved_once("a:2,b:2");
     let mut job = hosts.restart("a:1,b:1,c:1,d:1");
     job.wait_for("all ranks run");
     job.signal("KILL");
@@ -291,12 +295,7 @@ fn a_launcher_killed_after_the_move_goes_on_in_the_new_layout() {
 #[test]
 fn a_host_with_images_that_are_not_protected_yet_keeps_its_place() {
     let hosts = Hosts::new();
-    // Nothing is saved that nobody asks for.
-    let mut job = hosts.run("a:2,b:2", &["--parity", "partner"]);
-    job.wait_for("all ranks run");
-    job.checkpoint();
-    job.signal("INT");
-    job.finish_reading();
+    hosts.saved_once("a:2,b:2");
     hosts.mark("late", "d");
     let mut job = hosts.restart("a:1,b:1,c:1,d:1");
     job.wait_for("moved from");

@@ -197,8 +197,8 @@ impl Server {
 
     /// Sends a file. The outer error: the launcher is gone.
     fn read(&mut self, part: Part, to: &mut impl Write) -> io::Result<Result<Answer, Problem>> {
-        if self.lock.is_none() {
-            return Ok(Err(Problem("its lock is not held; that is a bug".to_owned())));
+        if let Err(problem) = self.confirm() {
+            return Ok(Err(problem));
         }
         let opened = self.open().map_err(Problem::from).and_then(|mut directory| {
             let (generation, rank) = (part.generation, Rank(part.rank));
@@ -318,32 +318,26 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use store::CheckpointSettings;
     use transport::{Epoch, Life};
 
     use super::*;
+    use crate::test_job::job_file;
 
     #[test]
     fn discard_in_the_middle_of_a_file_removes_the_directory() {
         let root = tempfile::tempdir().expect("a folder");
         let (job, node) = (JobId(7), 3);
         let root = NodeRoot::Path(root.path().join("nodes.2").into());
-        let file = JobFile {
-            job,
-            ranks: 1,
-            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
-            directory: b"/".to_vec(),
-            command: vec![b"program".to_vec()],
-            environment: Vec::new(),
-            settings: BTreeMap::new(),
-        };
         let generation = GenerationId { life: Life { counter: 1, nonce: 5 }, epoch: Epoch(1) };
         let mut said = Vec::new();
         for request in [
             Request::Begin { version: VERSION.to_owned(), job: job.0, node, root: root.clone() },
-            Request::Prepare { job_file: file.emit(), decisions: Vec::new(), generation, seat: None },
+            Request::Prepare {
+                job_file: job_file(job).emit(),
+                decisions: Vec::new(),
+                generation,
+                seat: None,
+            },
             Request::Write(Part { generation, rank: 0, is_base: false }),
             Request::Heartbeat,
             Request::Data(4),

@@ -183,29 +183,18 @@ fn node_directories(root: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
 
-    use store::{CheckpointSettings, JobFile};
-
     use super::*;
+    use crate::test_job::job_file;
 
     const JOB_ID: JobId = JobId(7);
 
     fn node(root: &Path, number: u32, job: JobId) -> PathBuf {
         let path = root.join(number.to_string());
         let storage = Directory::create(&path).expect("a directory");
-        let file = JobFile {
-            job,
-            ranks: 1,
-            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
-            directory: b"/".to_vec(),
-            command: vec![b"program".to_vec()],
-            environment: Vec::new(),
-            settings: BTreeMap::new(),
-        };
-        drop(JobDirectory::create(storage, &file).expect("a job"));
+        drop(JobDirectory::create(storage, &job_file(job)).expect("a job"));
         std::fs::create_dir(path.join("life-1")).expect("a folder");
         path
     }

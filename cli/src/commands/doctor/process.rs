@@ -9,9 +9,10 @@ use ::process::outside::refusals_of;
 
 use super::Finding;
 
-/// Looks at a process of which something speaks against saving it, and the pause between two of them: the agent of a rank that is being saved has files open
-/// for a moment.
+/// Looks at a process before a problem is reported: the agent of a rank that is being saved has files open for a moment.
 const LOOKS: u32 = 3;
+
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// Looks from outside.
@@ -39,7 +40,7 @@ pub(super) fn look(pid: u32) -> Vec<Finding> {
     reported.iter().map(finding).collect()
 }
 
-/// What is found each time.
+/// The sentences that every look has found.
 fn lasting<E>(look: impl Fn() -> Result<Vec<String>, E>, pause: impl Fn()) -> Result<Vec<String>, E> {
     let mut found = look()?;
     for _ in 1..LOOKS {

@@ -374,15 +374,13 @@ fn reported(error: store::RecordError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use ckpt_glue::protection::seat::Seat;
-    use store::CheckpointSettings;
     use transport::Life;
 
     use super::super::super::super::nodes::wire::Budget;
     use super::super::super::super::worker::Worker;
     use super::*;
+    use crate::test_job::job_file;
 
     const JOB: JobId = JobId(7);
     const LIFE: Life = Life { counter: 1, nonce: 5 };
@@ -390,15 +388,6 @@ mod tests {
 
     /// The disk of node 3 of a job below this root.
     fn disk(root: &Path) -> Disk {
-        let file = JobFile {
-            job: JOB,
-            ranks: 4,
-            checkpoint: CheckpointSettings { every_ms: None, keep: 1 },
-            directory: b"/".to_vec(),
-            command: vec![b"program".to_vec()],
-            environment: Vec::new(),
-            settings: BTreeMap::new(),
-        };
         Disk {
             path: root.join("3"),
             job: JOB,
@@ -407,7 +396,7 @@ mod tests {
                 nodes: Vec::new(),
                 losses: 0,
                 budget: Budget::default(),
-                job_file: file.emit(),
+                job_file: job_file(JOB).emit(),
             },
             group: None,
             key: None,
