@@ -30,6 +30,8 @@ pub enum Rule {
     Unprotected,
     /// R27 out: a generation is committed although a member has refused to seal what it keeps for the others.
     SealRefused,
+    /// R27 out: nodes are asked to protect a generation although their protectors have not met.
+    Unmet,
     /// R28 out: every node counts as one that has lost nothing.
     LossIgnored,
     /// R28 out: a generation that could be rebuilt is passed over.
@@ -54,7 +56,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 21] = [
+    pub const ALL: [Rule; 22] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -66,6 +68,7 @@ impl Rule {
         Rule::RailsUndecided,
         Rule::Unprotected,
         Rule::SealRefused,
+        Rule::Unmet,
         Rule::LossIgnored,
         Rule::NeverRebuilt,
         Rule::NoLock,
@@ -93,6 +96,7 @@ impl Rule {
             Rule::RailsUndecided => "29-rails-undecided",
             Rule::Unprotected => "27-unprotected",
             Rule::SealRefused => "27-seal-refused",
+            Rule::Unmet => "27-unmet",
             Rule::LossIgnored => "28-loss-ignored",
             Rule::NeverRebuilt => "28-never-rebuilt",
             Rule::NoLock => "30-no-lock",

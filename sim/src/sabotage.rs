@@ -121,6 +121,7 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::RailsUndecided
             | ckpt_glue::Rule::Unprotected
             | ckpt_glue::Rule::SealRefused
+            | ckpt_glue::Rule::Unmet
             | ckpt_glue::Rule::LossIgnored
             | ckpt_glue::Rule::NeverRebuilt
             | ckpt_glue::Rule::NoLock
@@ -207,8 +208,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            32,
-            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, four of nodes, two of lives, two of leases, two of suspicions"
+            33,
+            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, two of lives, two of leases, two of suspicions"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

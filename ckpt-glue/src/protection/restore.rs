@@ -110,12 +110,6 @@ impl RestorePlan {
         self.can_rebuild = can_rebuild;
     }
 
-    /// Whether the nodes reach each other to rebuild.
-    #[must_use]
-    pub fn can_rebuild(&self) -> bool {
-        self.can_rebuild
-    }
-
     /// A repair begins.
     pub fn begin_repair(&mut self, generation: GenerationId) {
         *self.repairs.entry(generation).or_default() += 1;

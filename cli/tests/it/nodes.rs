@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use crate::support::threads::Still;
 use crate::support::{
     Place, Running, STILLWIRE, children, done, keepers, runs, signal, stillwire, verified, wait_until,
 };
@@ -22,6 +23,25 @@ fn a_killed_keeper_costs_a_rollback() {
         let info = done(&mut stillwire(&["ps", "--json"]));
         assert!(info.stdout.contains(&place.job_text()), "the job is listed no more: {info:?}");
     }
+    place.let_end();
+    verified(&job.finish());
+}
+
+// R27
+#[test]
+fn a_node_that_did_not_answer_before_a_life_protects_its_next_generation() {
+    let place = Place::new();
+    let mut job = place.run(&["--nodes", "3", "--parity", "xor", "--ckpt-every", "1h"]);
+    job.wait_for("all ranks run");
+    job.checkpoint();
+    let still = Still::new(keepers(job.pid())[2], "stillwire-parity");
+    signal(job.ranks()[0], "KILL");
+    job.wait_for("without which nothing is protected: ");
+    job.wait_for("all ranks run");
+    drop(still);
+    job.signal("USR1");
+    let reported = job.wait_for_any(&["committed", "was abandoned"]);
+    assert!(reported.contains("committed"), "{reported}");
     place.let_end();
     verified(&job.finish());
 }

@@ -388,6 +388,13 @@ fn node_disks(seed: u64, plan: &mut Plan) {
         let action = Action::DestroyNode { node: node(random, plan), down: down(random) };
         plan.steps.push(Step { when, action });
     }
+    // A keeper that does not answer when the protectors are to meet.
+    if random.percent(20) {
+        let nth = below(random, 2);
+        let when = When::On { moment: Moment::Surveyed, nth, after: random.below(plan.control_ns_max) };
+        let lasts = random.between(20 * MILLI, 80 * MILLI);
+        plan.steps.push(Step { when, action: Action::StopKeeper { node: node(random, plan), lasts } });
+    }
 }
 
 /// Launchers that vanish, and keepers that stand still (R30). Drawn from a stream of its own, too.

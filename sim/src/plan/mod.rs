@@ -41,6 +41,8 @@ pub enum Moment {
     Saved,
     /// The coordinator has asked for the commit record.
     Committing,
+    /// The nodes have reported what they have, before a life after a fault.
+    Surveyed,
     /// The decision about a new life after a fault is durable.
     Decided,
     /// A rank's process of a later life has been started and is being restored.

@@ -227,11 +227,12 @@ fn conditions(words: &mut Words<'_>) -> Result<NetworkConditions, ScenarioError>
 }
 
 fn step(first: &str, words: &mut Words<'_>) -> Result<Step, ScenarioError> {
-    const MOMENTS: [(&str, Moment); 6] = [
+    const MOMENTS: [(&str, Moment); 7] = [
         ("frozen", Moment::Frozen),
         ("dumping", Moment::Dumping),
         ("saved", Moment::Saved),
         ("committing", Moment::Committing),
+        ("surveyed", Moment::Surveyed),
         ("decided", Moment::Decided),
         ("restoring", Moment::Restoring),
     ];

@@ -38,6 +38,7 @@ fn a_plan_reads_like_this() {
         at 1204 frames: checkpoint when ready
         on frozen #3 after 7.859us: crash cause
         at 600 frames: destroy node 0 for 20ms
+        on surveyed #1 after 23.052us: stop keeper of node 0 for 58.67849ms
     "#]]
     .assert_eq(&write_plan(&generate(5, 4)));
     assert_eq!(parse("").unwrap().plan, plain());
@@ -147,7 +148,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "at noon: checkpoint at once": line 1: expected a time such as 12us or 1.5ms, at most 10s, found 'noon'
         "at 12 frames checkpoint at once": line 1: expected ':', found 'checkpoint'
         "at 12: checkpoint at once": line 1: expected 'frames', found ':'
-        "on thawed #1: crash cause": line 1: expected 'frozen' or 'dumping' or 'saved' or 'committing' or 'decided' or 'restoring', found 'thawed'
+        "on thawed #1: crash cause": line 1: expected 'frozen' or 'dumping' or 'saved' or 'committing' or 'surveyed' or 'decided' or 'restoring', found 'thawed'
         "on frozen 1: crash cause": line 1: expected the number of the moment, #0 to #65536, found '1'
         "at 1 frames: crash": line 1: expected 'cause' or 'other', found the end of the line
         "at 1 frames: crash rank 64": line 1: expected the number of a rank from 0 to 63, found '64'

@@ -167,6 +167,7 @@ fn moment_word(moment: Moment) -> &'static str {
         Moment::Dumping => "dumping",
         Moment::Saved => "saved",
         Moment::Committing => "committing",
+        Moment::Surveyed => "surveyed",
         Moment::Decided => "decided",
         Moment::Restoring => "restoring",
     }

@@ -34,6 +34,10 @@ pub(crate) struct KeeperShell {
     pub(crate) waiting: Vec<Input>,
     /// Until when its guard lets its ranks run.
     pub(crate) lease_until: Option<Nanos>,
+    /// Its node's protector has this endpoint open.
+    pub(crate) opened: Option<Life>,
+    /// It knows those of the others.
+    pub(crate) has_met: bool,
     pub(crate) machine: Keeper,
     timer_at: Nanos,
 }
@@ -50,6 +54,8 @@ impl World {
             stopped_until: 0,
             waiting: Vec::new(),
             lease_until: None,
+            opened: None,
+            has_met: false,
             machine,
             timer_at: NEVER,
         });

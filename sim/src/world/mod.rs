@@ -61,7 +61,7 @@ pub(crate) const JOB: JobId = JobId(0x5157_0000_0000_0000_0000_0000_0000_0007);
 /// Its key.
 pub(crate) const KEY: JobKey = JobKey([7; 16]);
 /// Moments that a plan can wait for.
-const MOMENTS: usize = 6;
+const MOMENTS: usize = 7;
 
 #[derive(Debug)]
 struct Node {

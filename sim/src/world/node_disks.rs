@@ -23,6 +23,7 @@ use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::judge::{Generation, Violation};
+use crate::plan::Moment;
 use crate::trace;
 
 /// Longest time until the launcher sees that the connection to a keeper is gone.
@@ -149,6 +150,9 @@ impl World {
             }
             Output::Remind(nodes) => nodes.iter().for_each(|node| self.ask_node(job, node.0, 0, None)),
             Output::Surveyed { .. } => {
+                if !self.lives.is_empty() {
+                    self.moment(Moment::Surveyed, None);
+                }
                 self.feed_nodes(job, Input::Records(Records::Agree(BTreeMap::new())));
             }
             Output::SeatTaken(seat) => {
@@ -259,7 +263,7 @@ impl World {
         if stopped_until > self.queue.now() {
             return self.task_at(stopped_until, Task::NodeWorks { keeper, number, question });
         }
-        let answer = self.work(job, node, question);
+        let answer = self.work(keeper, question);
         trace!(self.trace, self.queue.now(), Actor::Keeper(node), "{question:?}: {answer:?}");
         let arrives = self.queue.now() + 1 + self.timing.below(self.plan.control_ns_max);
         let arrives = self.past_cut(self.keepers[at(keeper)].host, arrives);
@@ -275,8 +279,12 @@ impl World {
         }
     }
 
-    fn work(&mut self, job: u32, node: u32, question: Question) -> Result<Answer, Refusal> {
+    fn work(&mut self, keeper: u32, question: Question) -> Result<Answer, Refusal> {
+        let shell = &mut self.keepers[at(keeper)];
+        let (node, job) = (shell.node, shell.job);
         match question {
+            Question::Open(life) => (shell.opened, shell.has_met) = (Some(life), false),
+            Question::Meet(life) => shell.has_met = shell.opened == Some(life),
             Question::Survey => {
                 let surveyed = self.nodes_shell(job).map(|nodes| nodes.surveyed.clone()).unwrap_or_default();
                 let found = surveyed.iter().map(|generation| self.found(node, *generation)).collect();
@@ -288,7 +296,10 @@ impl World {
                 if is_taken { seats.confirm(seat) } else { seats.attempt(seat) }
             }
             Question::Look(generation) => return Ok(Answer::Looked(self.found(node, generation))),
-            Question::Protect(generation, base) => self.seal(job, node, generation, base)?,
+            Question::Protect(generation, base) => {
+                self.judge_met(keeper, generation);
+                self.seal(job, node, generation, base)?;
+            }
             Question::Repair(generation) | Question::Rebuild(generation) => {
                 self.rebuild(job, node, generation)?;
             }
@@ -302,11 +313,7 @@ impl World {
                 let kept = self.nodes_shell(job).map(|nodes| nodes.kept.clone()).unwrap_or_default();
                 self.node_disks[at(node)].parts.retain(|generation, _| kept.contains(generation));
             }
-            Question::Open(_)
-            | Question::Meet(_)
-            | Question::Fetch(_)
-            | Question::Decide(_)
-            | Question::Commit(_) => {}
+            Question::Fetch(_) | Question::Decide(_) | Question::Commit(_) => {}
         }
         Ok(Answer::Done)
     }
@@ -419,6 +426,14 @@ impl World {
         self.counts.add(Fault::NodeLost);
         self.node_disks[at(node)] = NodeDisk::default();
         self.gone.insert(node, self.queue.now());
+    }
+
+    /// R27: nodes are asked to protect a generation when their protectors know each other, or every such question is in vain.
+    fn judge_met(&mut self, keeper: u32, generation: GenerationId) {
+        let (shell, counter) = (&self.keepers[at(keeper)], generation.life.counter);
+        if !shell.has_met || shell.opened.is_none_or(|open| open.counter != counter) {
+            self.judges.report(Violation::AskedUnmet { node: shell.node, counter });
+        }
     }
 
     /// R27: a commit record is durable, so every member of every group holds what it keeps for the others.

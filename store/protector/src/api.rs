@@ -73,9 +73,9 @@ pub struct Limits {
 /// without waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A new life: a new endpoint, not known to other nodes yet. [`Event::Opened`].
+    /// A new life, or another attempt to meet in the current one: a new endpoint, not known to other nodes yet. [`Event::Opened`].
     Open {
-        /// The life.
+        /// The life. The nonce is one that no endpoint of its counter has had: a delayed frame must not be taken for one of the new endpoint.
         life: Life,
     },
     /// Where the other members of the group are in this life. [`Event::Met`].
@@ -87,7 +87,7 @@ pub enum Request {
     },
     /// The images of this node's ranks are durable: place them, send the others their parity, keep the parity received. [`Event::Protected`].
     Protect {
-        /// The generation.
+        /// The generation. The counter of its life is that of the open endpoint.
         generation: GenerationId,
         /// The committed and protected generation that its parity builds upon: the same on every member, or none.
         from: Option<GenerationId>,

@@ -23,7 +23,7 @@ pub enum ProtectorError {
     /// No socket.
     #[error("the protector of node {node} cannot receive: {reason}")]
     Socket { node: u32, reason: String },
-    /// An order for a life that is not open.
+    /// An order for a life for which no endpoint is open.
     #[error("node {node} has no endpoint for life {life} ({}); open it first", open_text(.open.as_ref()))]
     NotOpen { node: u32, life: Life, open: Option<Life> },
     /// An order that needs the other members.

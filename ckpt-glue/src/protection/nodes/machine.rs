@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use transport::Instant;
 
+use super::protectors::Protectors;
 use super::rebuilding::Rebuilding;
 use super::restoring::Restoring;
 use super::round::Round;
@@ -22,6 +23,7 @@ pub struct Nodes<D> {
     pub(super) rounds: Vec<Round<D>>,
     last: u64,
     pub(super) restoring: Option<Restoring>,
+    pub(super) protectors: Protectors,
     pub(super) sealing: Sealing,
     pub(super) rebuilding: Rebuilding,
     /// The newest committed generation, if every member of every group holds its protection data: the next one builds upon it.
@@ -42,6 +44,7 @@ impl<D> Nodes<D> {
             rounds: Vec::new(),
             last: 0,
             restoring: None,
+            protectors: Protectors::default(),
             sealing: Sealing::default(),
             rebuilding: Rebuilding::default(),
             base: None,
@@ -180,6 +183,7 @@ impl<D> Nodes<D> {
     /// It does not answer the open questions. Before a life is decided, its successor is surveyed again: what it had may be gone.
     fn on_lost(&mut self, now: Instant, node: NodeIndex) {
         self.ready.remove(&node);
+        self.protectors.lose();
         if self.is_leaving {
             return;
         }
@@ -189,7 +193,6 @@ impl<D> Nodes<D> {
             return self.abandon(generation, Refusal::GONE);
         }
         if let Some(restoring) = &mut self.restoring {
-            restoring.lose_keeper();
             if restoring.withdraw() {
                 let counter = restoring.counter();
                 self.push(Output::Withdraw { counter });

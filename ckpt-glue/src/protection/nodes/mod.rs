@@ -4,7 +4,7 @@
 //!   life to begin:  Survey (all) ---> Seat (all) ---> Open, Meet ---> choose ---> the decision is written ---> Decide (all) ---> ranks start
 //!                        ^                              | lost, and can be rebuilt or brought
 //!                        +------- Repair, Fetch <-------+
-//!   checkpoint:     images durable ---> Protect (all) ---> commit record written ---> Commit (all) ---> Collect (all)
+//!   checkpoint:     images durable ---> (Open, Meet, if they have not met) ---> Protect (all) ---> commit record written ---> Commit (all) ---> Collect (all)
 //!                                          | refused, lost, late ---> Late (all): Abandon
 //!   behind a life:  Rebuild (nodes with losses) ---> Look (all) ---> the next generation; a checkpoint goes first
 //! ```
@@ -13,6 +13,7 @@
 //! them is decided here. `D` is what the shell keeps of an answer and gets back with the event in which it counts.
 
 mod machine;
+mod protectors;
 mod rebuilding;
 mod restoring;
 mod round;
@@ -116,9 +117,9 @@ pub enum Question {
         /// It was taken; otherwise it is being taken.
         is_taken: bool,
     },
-    /// To open their protectors' endpoints for this life.
+    /// To open their protectors' endpoints for this life. Its nonce is another one each time, also within a life.
     Open(Life),
-    /// To learn where the others' are.
+    /// To learn where the others' endpoints of that name are.
     Meet(Life),
     /// To compute their lost data of a generation.
     Repair(GenerationId),

@@ -48,11 +48,6 @@ impl Restoring {
         self.progress
     }
 
-    /// Its protector is gone with it.
-    pub(super) fn lose_keeper(&mut self) {
-        self.plan.set_can_rebuild(false);
-    }
-
     /// A choice that was made does not hold any more. False: none was.
     pub(super) fn withdraw(&mut self) -> bool {
         core::mem::take(&mut self.is_chosen)
@@ -103,6 +98,7 @@ impl<D> Nodes<D> {
             is_chosen: false,
         });
         self.base = None;
+        self.protectors.lose();
         self.survey(now);
     }
 
@@ -224,53 +220,30 @@ impl<D> Nodes<D> {
     }
 
     fn seated(&mut self, now: Instant) {
-        let opens = self.restoring.as_ref().is_some_and(|restoring| !restoring.plan.can_rebuild());
-        if self.has_groups() && opens { self.open_protectors(now) } else { self.choose(now) }
+        if self.has_groups() && !self.protectors.have_met() {
+            self.open_for_life(now);
+        } else {
+            self.choose(now);
+        }
     }
 
-    /// For the life to come, whose number changes whenever protectors have to find each other: one that was started again must not be taken for the one
-    /// before it. Only equality counts, so the random number's successor is as good as another random number.
-    fn open_protectors(&mut self, now: Instant) {
+    /// For the life to come, whose number changes whenever protectors have to find each other. Only equality counts, so the random number's successor is
+    /// as good as another random number.
+    fn open_for_life(&mut self, now: Instant) {
         let Some(Restoring { survey, .. }) = &mut self.restoring else { return };
         survey.nonce = survey.nonce.wrapping_add(1);
         let to_come = Life { counter: survey.counter, nonce: survey.nonce };
         // Only members of its own life protect a generation. Once: if a keeper is lost then, it stays unprotected.
         let life = survey.terms.protects.map_or(to_come, |generation| generation.life);
-        self.ask_all(now, Question::Open(life), Some(self.settings.times.answer));
-    }
-
-    pub(super) fn end_opening(&mut self, now: Instant, life: Life, round: Round<D>) {
-        if !round.refused.is_empty() {
-            return self.do_without_protectors(now, round);
-        }
-        self.report(Event::Opened(round.into_details()));
-        self.ask_all(now, Question::Meet(life), Some(self.settings.times.answer));
-    }
-
-    pub(super) fn end_meeting(&mut self, now: Instant, round: Round<D>) {
-        if !round.refused.is_empty() {
-            return self.do_without_protectors(now, round);
-        }
-        if let Some(restoring) = &mut self.restoring {
-            restoring.plan.set_can_rebuild(true);
-        }
-        self.choose(now);
-    }
-
-    /// Nothing is protected or rebuilt, and the job goes on.
-    fn do_without_protectors(&mut self, now: Instant, round: Round<D>) {
-        self.report(Event::Refused(round.question, round.refused));
-        self.choose(now);
+        self.open_protectors(now, life);
     }
 
     /// R28: begins the life from the newest generation that can be restored, or has one rebuilt first. For a repair alone all of them are.
-    fn choose(&mut self, now: Instant) {
+    pub(super) fn choose(&mut self, now: Instant) {
         let nodes = self.settings.nodes;
-        let never_rebuilds = self.settings.sabotage.is_out(Rule::NeverRebuilt);
+        let can_rebuild = self.protectors.have_met() && !self.settings.sabotage.is_out(Rule::NeverRebuilt);
         let Some(restoring) = &mut self.restoring else { return };
-        if never_rebuilds {
-            restoring.plan.set_can_rebuild(false);
-        }
+        restoring.plan.set_can_rebuild(can_rebuild);
         let (choice, judged) = restoring.plan.choose(restoring.terms());
         let judged = judged
             .into_iter()
@@ -372,7 +345,7 @@ impl<D> Nodes<D> {
     /// The generation that the nodes are to protect before any life begins from it, if they can.
     fn to_protect(&self, from: Option<GenerationId>, is_protected: bool) -> Option<GenerationId> {
         let restoring = self.restoring.as_ref().filter(|_| !is_protected && self.has_groups())?;
-        let wanted = restoring.terms().protects.filter(|_| restoring.plan.can_rebuild());
+        let wanted = restoring.terms().protects.filter(|_| self.protectors.have_met());
         wanted.filter(|wanted| from == Some(*wanted))
     }
 

@@ -54,10 +54,13 @@ impl<D> Nodes<D> {
         }
     }
 
-    /// Asks the nodes to protect the pending generation.
+    /// Asks the nodes to protect the pending generation. R27: their protectors have to know each other.
     pub(super) fn seal(&mut self, now: Instant) {
         let Sealing::Pending { generation, .. } = self.sealing else { return };
         self.rebuilding.hold();
+        if !self.protectors.have_met() && !self.settings.sabotage.is_out(Rule::Unmet) {
+            return self.open_protectors_again(now, generation);
+        }
         let question = Question::Protect(generation, self.base);
         self.ask_all(now, question, Some(self.settings.times.protect));
     }
@@ -95,6 +98,12 @@ impl<D> Nodes<D> {
         let causes = causes(&silent, &accounts);
         self.report(Event::Late { generation, refused, causes, accounts, base: self.base });
         self.give_up(now, generation, Refusal::LATE);
+    }
+
+    /// The protectors have not met. Nothing was written for the generation, and its base is as it was.
+    pub(super) fn give_up_unmet(&mut self, now: Instant, errno: u32) {
+        let Sealing::Pending { generation, .. } = core::mem::take(&mut self.sealing) else { return };
+        self.give_up(now, generation, errno);
     }
 
     fn give_up(&mut self, now: Instant, generation: GenerationId, errno: u32) {

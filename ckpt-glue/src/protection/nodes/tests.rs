@@ -195,6 +195,71 @@ fn a_generation_is_committed_after_all_nodes_have_protected_it() {
     self::number(&outputs, Question::Protect(generation(3), Some(generation_2)), &ALL);
 }
 
+/// A life that has begun from generation 1 although a node did not answer when the protectors were to meet.
+fn unmet() -> Job {
+    let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![whole()], vec![whole()]]);
+    job.answer(meet, &[0, 2]);
+    let outputs = job.wait(100);
+    assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
+    let life = Life { counter: 2, nonce: 10 };
+    let outputs = job.feed(Input::Decided(life));
+    let decide = self::number(&outputs, Question::Decide(life), &ALL);
+    job.answer(decide, &ALL);
+    job.feed(Input::AllRunning);
+    job
+}
+
+/// The first one of that life.
+const NEXT: GenerationId = GenerationId { life: Life { counter: 2, nonce: 10 }, epoch: Epoch(1) };
+
+// R27
+#[test]
+fn protectors_that_have_not_met_before_a_life_meet_before_its_next_generation() {
+    let mut job = unmet();
+    let outputs = job.feed(Input::Written { generation: NEXT, images: Vec::new() });
+    // The life's own nonce is that of the endpoints that have not met.
+    let again = Life { counter: 2, nonce: 11 };
+    let open = number(&outputs, Question::Open(again), &ALL);
+    let outputs = job.answer(open, &ALL);
+    assert!(matches!(outputs[0], Output::Event(Event::Opened(_))));
+    let meet = number(&outputs, Question::Meet(again), &ALL);
+    let outputs = job.answer(meet, &ALL);
+    // Nobody has lost anything of the one before.
+    let protect = number(&outputs, Question::Protect(NEXT, Some(generation(1))), &ALL);
+    let outputs = job.answer(protect, &ALL);
+    assert!(matches!(outputs.last(), Some(Output::Protected { .. })));
+    // They know each other from now on.
+    let next = GenerationId { epoch: Epoch(2), ..NEXT };
+    let outputs = job.feed(Input::Written { generation: next, images: Vec::new() });
+    number(&outputs, Question::Protect(next, Some(generation(1))), &ALL);
+}
+
+// R27
+#[test]
+fn a_generation_whose_protectors_do_not_meet_is_given_up_and_the_next_asks_again() {
+    let mut job = unmet();
+    let outputs = job.feed(Input::Written { generation: NEXT, images: Vec::new() });
+    let open = number(&outputs, Question::Open(Life { counter: 2, nonce: 11 }), &ALL);
+    job.answer(open, &[0, 2]);
+    let outputs = job.wait(100);
+    let not_protected = Output::NotProtected { generation: NEXT, errno: Refusal::LATE };
+    assert!(matches!(outputs[0], Output::Event(Event::Refused(Question::Open(_), _))), "{outputs:?}");
+    assert_eq!(outputs[1..], [Output::Abandon(NEXT), not_protected]);
+    let next = GenerationId { epoch: Epoch(2), ..NEXT };
+    let outputs = job.feed(Input::Written { generation: next, images: Vec::new() });
+    number(&outputs, Question::Open(Life { counter: 2, nonce: 12 }), &ALL);
+}
+
+// R27
+#[test]
+fn the_end_of_a_life_ends_the_meeting_for_its_next_generation() {
+    let mut job = unmet();
+    job.feed(Input::Written { generation: NEXT, images: Vec::new() });
+    let not_protected = Output::NotProtected { generation: NEXT, errno: Refusal::LIFE_OVER };
+    assert_eq!(job.feed(Input::LifeOver), [Output::Abandon(NEXT), not_protected]);
+    assert_eq!(job.wait(1000), []);
+}
+
 #[test]
 fn one_node_that_refuses_costs_the_generation_and_its_base() {
     let mut job = Job::running();
