@@ -140,6 +140,23 @@ fn a_guard_alone_kills_processes_after_their_lease() {
     assert!(since.elapsed() < 2 * LEASE, "{:?}", since.elapsed());
 }
 
+// A host that is paused as a whole: nobody there can kill anything, and the ranks must not go on when it resumes.
+#[test]
+fn ranks_end_with_their_lease_although_the_guard_stands_still_too() {
+    let place = Place::new();
+    let shell = half_open(&place);
+    let (job, [keeper, rank, child]) = with_a_child(&place, &shell);
+    let guard = children_of(keeper).into_iter().find(|pid| is_guard(*pid)).expect("a guard");
+    // The kernel continues a process group whose last parent ends, so SIGSTOP would not hold the guard.
+    let still = Still::new(guard, "stillwire");
+    [keeper, rank, child].into_iter().for_each(|pid| signal(pid, "STOP"));
+    job.signal("KILL");
+    job.finish_reading();
+    wait_until("keeper and rank end", || ![keeper, rank].into_iter().any(runs));
+    drop(still);
+    wait_until("the guard ends the rest", || !runs(child));
+}
+
 #[test]
 fn the_next_life_waits_for_the_last_process_of_the_one_before() {
     let place = Place::new();

@@ -26,6 +26,7 @@ use nix::unistd::{Pid, getppid};
 use store::{Directory, JobDirectory};
 use transport::JobId;
 
+use super::lease_timer::LeaseTimer;
 use super::pidfd::PidFd;
 use crate::error::LauncherError;
 use crate::limits::GUARD_GRACE;
@@ -49,12 +50,14 @@ pub(crate) struct Guard {
     child: Child,
     pipe: Option<ChildStdin>,
     lease: Option<Duration>,
+    timer: LeaseTimer,
 }
 
 impl Guard {
     /// `lock`: of the node. The guard has it as its standard output, and frees it when it ends, or when keeper and ranks have ended and a launcher lives.
     pub(crate) fn start(job: JobId, directory: &Path, lock: OwnedFd) -> Result<Guard, LauncherError> {
         let program = std::env::current_exe().map_err(|error| LauncherError::Guard { error })?;
+        let timer = LeaseTimer::new().map_err(|error| LauncherError::Guard { error })?;
         let mut child = Command::new(program)
             .arg("__guard")
             .arg(job.to_string())
@@ -67,7 +70,7 @@ impl Guard {
             .spawn()
             .map_err(|error| LauncherError::Guard { error })?;
         let pipe = child.stdin.take();
-        Ok(Guard { child, pipe, lease: None })
+        Ok(Guard { child, pipe, lease: None, timer })
     }
 
     pub(crate) fn add(&mut self, pid: Pid) {
@@ -91,11 +94,13 @@ impl Guard {
 
     /// The processes stand still, and so does their lease.
     pub(crate) fn suspend_lease(&mut self) {
+        self.timer.set(None);
         self.say("!\n");
     }
 
     /// It runs from now on.
     pub(crate) fn resume_lease(&mut self) {
+        self.timer.set(self.lease);
         match self.lease {
             Some(lease) => self.say(&format!("!{}\n", lease.as_millis())),
             None => self.say("!\n"),

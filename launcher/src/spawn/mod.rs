@@ -3,6 +3,7 @@
 
 pub(crate) mod descriptors;
 pub(crate) mod guard;
+mod lease_timer;
 pub mod namespace;
 pub mod pidfd;
 pub mod preload;

@@ -40,8 +40,8 @@ pub enum Violation {
     CommittedMixed { generation: Generation, rank: u32, own: Generation },
     /// A generation was committed although a node did not hold what it keeps of it for the others.
     CommittedUnprotected { generation: Generation, node: u32 },
-    /// A node was asked to protect a generation of this life, and its protector did not know the others.
-    AskedUnmet { node: u32, counter: u32 },
+    /// Several checkpoints in a row that had begun long after the last fault were abandoned.
+    AbandonedInCalm { generation: Generation, reason: String },
     /// A life was decided from a generation of which a node had lost its images.
     DecidedWithoutImages { generation: Generation, node: u32 },
     /// A process of a life began while one of another life ran.

@@ -22,6 +22,7 @@ const STREAM_SIZE: u64 = 8;
 /// The next one draws the clocks of a large job.
 const STREAM_NODES: u64 = 9;
 const STREAM_RESTORES: u64 = 11;
+const STREAM_CALM: u64 = 12;
 
 /// Clocks whose drift the main stream draws: those of the nodes of a small history.
 const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
@@ -29,6 +30,8 @@ const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
 const MESSAGES_PER_RANK: u32 = 25;
 const MESSAGES_RESERVED_PER_RANK: u32 = 150;
 
+/// Of a hundred histories, so many last until long after the last fault.
+const CALM_PERCENT: u64 = 10;
 /// Of a hundred histories, so many have checkpoints right behind a restore.
 const RESTORES_PERCENT: u64 = 20;
 
@@ -84,6 +87,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
             restarts: RESTARTS_MIN,
             crash_by_frames: random.between(frames_planned / 4, frames_planned),
         },
+        calm: Random::stream(seed, STREAM_CALM).percent(CALM_PERCENT),
         messages_min: u32::try_from(random.between(700, 800)).unwrap_or(700) + MESSAGES_PER_RANK * more,
         messages_reserved: 3000 + MESSAGES_RESERVED_PER_RANK * more,
         message_bytes_max: u32::try_from(random.between(900, 2400)).unwrap_or(900),
@@ -388,11 +392,12 @@ fn node_disks(seed: u64, plan: &mut Plan) {
         let action = Action::DestroyNode { node: node(random, plan), down: down(random) };
         plan.steps.push(Step { when, action });
     }
-    // A keeper that does not answer when the protectors are to meet.
+    // A keeper that does not answer when the protectors are to meet, and goes on before its guard ends it.
     if random.percent(20) {
-        let nth = below(random, 2);
+        let nth = below(random, 3);
         let when = When::On { moment: Moment::Surveyed, nth, after: random.below(plan.control_ns_max) };
-        let lasts = random.between(20 * MILLI, 80 * MILLI);
+        let lasts = random.between(19 * MILLI, 27 * MILLI);
+        plan.calm = true;
         plan.steps.push(Step { when, action: Action::StopKeeper { node: node(random, plan), lasts } });
     }
 }

@@ -253,6 +253,8 @@ pub struct Plan {
     pub frame_bytes_max: u32,
     /// Events that must have happened before the program may end.
     pub floors: Floors,
+    /// The program ends after a checkpoint that has begun long after the last fault.
+    pub calm: bool,
     /// Messages of the program, at least.
     pub messages_min: u32,
     /// Messages of further rounds, from which the program is made longer until the floors are reached.

@@ -85,6 +85,7 @@ pub fn plain() -> Plan {
         auth: Auth::Off,
         frame_bytes_max: 512,
         floors: Floors::default(),
+        calm: false,
         messages_min: 1200,
         messages_reserved: 0,
         message_bytes_max: 1500,

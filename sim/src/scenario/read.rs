@@ -150,6 +150,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "messages" => plan.messages_min = words.small_number("messages", 1..=MESSAGES_MAX)?,
         "reserve" => plan.messages_reserved = words.small_number("messages", 0..=MESSAGES_MAX)?,
         "floors" => plan.floors = floors(words)?,
+        "calm" => plan.calm = words.one_of(&YES_OR_NO)?,
         "message-bytes" => plan.message_bytes_max = words.small_number("bytes", 1..=MESSAGE_BYTES_MAX)?,
         "mode" => plan.mode = words.one_of(&MODES)?,
         "auth" => plan.auth = words.one_of(&AUTHS)?,

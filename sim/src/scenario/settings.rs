@@ -16,7 +16,7 @@ const fn setting(name: &'static str, usual: &'static str, meaning: &'static str)
 }
 
 /// All but the seed, which has two forms.
-pub const SETTINGS: [Setting; 25] = [
+pub const SETTINGS: [Setting; 26] = [
     setting("ranks", "4", ""),
     setting("nodes", "2", ""),
     setting(
@@ -44,6 +44,7 @@ pub const SETTINGS: [Setting; 25] = [
         "what must have happened before the program may end; by so many\n\
          frames the first planned crash happens in any case",
     ),
+    setting("calm", "no", "the program ends after a checkpoint that begins long after the last fault"),
     setting("message-bytes", "1500", "at most"),
     setting("frame-bytes", "512", "at most"),
     setting("tight-bounds", "no", "the ports' bounds are so tight that senders run into them"),

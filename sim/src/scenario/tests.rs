@@ -26,6 +26,7 @@ fn a_plan_reads_like_this() {
         message-bytes 1960
         floors 2000 frames, 3 commands, 1 restarts, crash by 562 frames
         mode counted
+        calm yes
         pulls yes
         network corruption 1.47%, jitter 20us
         control-time 41.043us
@@ -38,7 +39,7 @@ fn a_plan_reads_like_this() {
         at 1204 frames: checkpoint when ready
         on frozen #3 after 7.859us: crash cause
         at 600 frames: destroy node 0 for 20ms
-        on surveyed #1 after 23.052us: stop keeper of node 0 for 58.67849ms
+        on surveyed #2 after 23.052us: stop keeper of node 0 for 24.157132ms
     "#]]
     .assert_eq(&write_plan(&generate(5, 4)));
     assert_eq!(parse("").unwrap().plan, plain());
@@ -133,7 +134,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
         "network rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
@@ -160,7 +161,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
 }
 

@@ -30,6 +30,7 @@ pub fn write_plan(plan: &Plan) -> String {
         auth,
         frame_bytes_max,
         floors,
+        calm,
         messages_min,
         messages_reserved,
         message_bytes_max,
@@ -68,6 +69,7 @@ pub fn write_plan(plan: &Plan) -> String {
     line("mode", mode_word(plan.mode).into(), mode_word(mode).into());
     line("auth", auth_word(plan.auth).into(), auth_word(auth).into());
     let switches = [
+        ("calm", plan.calm, calm),
         ("tight-bounds", plan.tight_bounds, tight_bounds),
         ("congested", plan.congested, congested),
         ("pulls", plan.pulls, pulls),

@@ -61,6 +61,7 @@ impl Shrinker<'_> {
     pub(super) fn reduce_settings(&mut self) {
         let plain = plain();
         self.take_with(|plan| plan.floors = plain.floors);
+        self.take_with(|plan| plan.calm = plain.calm);
         self.take_with(|plan| plan.messages_reserved = 0);
         self.take_with(|plan| plan.conditions = plain.conditions);
         for kind in 0..5 {

@@ -198,19 +198,23 @@ impl World {
         match event {
             JobEvent::Checkpoint(CheckpointEvent::Begun { epoch, .. }) => {
                 self.checkpoints_begun += 1;
+                self.checkpoint_begins();
                 let generation = Generation { life: self.life_number, epoch: epoch.0 };
                 let found = self.judges.naming.begun(generation);
                 self.judges.check(found);
             }
-            JobEvent::Checkpoint(CheckpointEvent::Abandoned { epoch, .. }) => {
+            JobEvent::Checkpoint(CheckpointEvent::Abandoned { epoch, reason, .. }) => {
                 self.asking = false;
                 let generation = Generation { life: self.life_number, epoch: epoch.0 };
                 self.judges.naming.abandoned(generation);
+                self.judge_abandoned(generation, *reason);
                 self.feed_nodes(job, NodesInput::CheckpointFailed);
             }
-            JobEvent::Checkpoint(CheckpointEvent::Committed { .. } | CheckpointEvent::Refused { .. }) => {
+            JobEvent::Checkpoint(CheckpointEvent::Committed { .. }) => {
                 self.asking = false;
+                self.checkpoint_commits();
             }
+            JobEvent::Checkpoint(CheckpointEvent::Refused { .. }) => self.asking = false,
             JobEvent::LifeBegun { .. } => {
                 self.asking = false;
                 self.suspected.clear();

@@ -108,7 +108,7 @@ impl World {
             Err(error @ StoreError::Unsettled { .. }) => {
                 // The content of the disk cannot be known before a restart: this launcher ends.
                 trace!(self.trace, self.queue.now(), Actor::Disk, "{what}: {error}");
-                self.counts.add(Fault::DiskError);
+                self.disk_refuses();
                 self.end_launcher();
                 None
             }
@@ -116,7 +116,7 @@ impl World {
                 trace!(self.trace, self.queue.now(), Actor::Disk, "{what}: {error}");
                 if let StoreError::Storage(StorageError::NoSpace { .. } | StorageError::Device { .. }) = error
                 {
-                    self.counts.add(Fault::DiskError);
+                    self.disk_refuses();
                 }
                 Some(Err(FAILED))
             }
@@ -306,6 +306,11 @@ impl World {
     /// The judges' name of a generation.
     pub(crate) fn judged_generation(&self, generation: GenerationId) -> Option<Generation> {
         self.judged(self.key(generation.life, generation.epoch))
+    }
+
+    pub(crate) fn disk_refuses(&mut self) {
+        self.counts.add(Fault::DiskError);
+        self.calm_at = self.calm_at.max(self.queue.now());
     }
 
     /// Counter of the newest decision on disk.

@@ -124,6 +124,8 @@ pub(crate) enum Task {
     Operator,
     /// A patient person looks whether a checkpoint can be asked for.
     Ask { until: crate::engine::queue::Nanos },
+    /// It may have been calm for long.
+    AskInCalm,
     /// The rank can be saved again.
     Savable { process: u32 },
     /// The storm is over.

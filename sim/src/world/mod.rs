@@ -1,5 +1,6 @@
 //! The world: ranks, NICs, nodes, disks and a plan, in virtual time.
 
+mod calm;
 mod control;
 mod coordinator;
 mod disk;
@@ -160,6 +161,12 @@ pub struct World {
     moments: [u32; MOMENTS],
     /// When the last planned fault has ceased.
     calm_at: Nanos,
+    /// When the newest checkpoint has begun.
+    begun_at: Nanos,
+    /// Checkpoints in a row that were abandoned then.
+    abandoned_in_calm: u32,
+    /// One was committed that had begun long after the last fault.
+    has_saved_in_calm: bool,
     /// Until then no committed generation can be read.
     unreadable_until: Nanos,
     frames_delivered: u64,
@@ -278,6 +285,9 @@ impl World {
             collections_missed: 0,
             moments: [0; MOMENTS],
             calm_at: 0,
+            begun_at: 0,
+            abandoned_in_calm: 0,
+            has_saved_in_calm: false,
             unreadable_until: 0,
             frames_delivered: 0,
             control_messages: 0,

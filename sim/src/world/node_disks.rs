@@ -17,6 +17,7 @@ use transport::{Life, Rank};
 
 use super::coordinator::JobShell;
 use super::event::{Event, Task};
+use super::keepers::KeeperShell;
 use super::process::NEVER;
 use super::{World, at};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
@@ -297,10 +298,11 @@ impl World {
             }
             Question::Look(generation) => return Ok(Answer::Looked(self.found(node, generation))),
             Question::Protect(generation, base) => {
-                self.judge_met(keeper, generation);
+                self.has_met(keeper, Some(generation))?;
                 self.seal(job, node, generation, base)?;
             }
             Question::Repair(generation) | Question::Rebuild(generation) => {
+                self.has_met(keeper, None)?;
                 self.rebuild(job, node, generation)?;
             }
             Question::Late(generation) => {
@@ -348,6 +350,16 @@ impl World {
         group.filter(|node| !alive.contains(node)).collect()
     }
 
+    /// Its protector knows the others. To protect a generation, in that one's life.
+    fn has_met(&self, keeper: u32, protects: Option<GenerationId>) -> Result<(), Refusal> {
+        let KeeperShell { opened, has_met, .. } = self.keepers[at(keeper)];
+        let is_of = |life: Life| protects.is_none_or(|generation| generation.life.counter == life.counter);
+        if has_met && opened.is_some_and(is_of) {
+            return Ok(());
+        }
+        Err(Refusal { errno: 5, why: "it does not know the addresses of its group".to_owned() })
+    }
+
     /// All members exchange parity of their images, which takes all of them.
     fn seal(
         &mut self,
@@ -358,7 +370,7 @@ impl World {
     ) -> Result<(), Refusal> {
         let refuse = |errno, why: &str| Err(Refusal { errno, why: why.to_owned() });
         if self.timing.percent(FULL_PERCENT) {
-            self.counts.add(Fault::DiskError);
+            self.disk_refuses();
             return refuse(Refusal::NO_ROOM, "no room");
         }
         let mut group = self.plan.group_of(node);
@@ -426,14 +438,6 @@ impl World {
         self.counts.add(Fault::NodeLost);
         self.node_disks[at(node)] = NodeDisk::default();
         self.gone.insert(node, self.queue.now());
-    }
-
-    /// R27: nodes are asked to protect a generation when their protectors know each other, or every such question is in vain.
-    fn judge_met(&mut self, keeper: u32, generation: GenerationId) {
-        let (shell, counter) = (&self.keepers[at(keeper)], generation.life.counter);
-        if !shell.has_met || shell.opened.is_none_or(|open| open.counter != counter) {
-            self.judges.report(Violation::AskedUnmet { node: shell.node, counter });
-        }
     }
 
     /// R27: a commit record is durable, so every member of every group holds what it keeps for the others.

@@ -6,6 +6,7 @@ use transport::wire::{Header, write_place};
 use transport::{Event as PortEvent, Port, RailIndex, Silence};
 
 use super::World;
+use super::calm::CALM_PACE;
 use super::event::Event;
 use super::process::{NEVER, Phase, PortHost, Process};
 use super::pull::PayloadAddress;
@@ -134,6 +135,7 @@ impl World {
     /// Decides when the process runs again.
     fn rest(&mut self, number: u32, step: Step, more_frames: bool, blocked: Nanos) {
         let now = self.queue.now();
+        let step = if step == Step::Ready && self.awaits_calm() { Step::Computing(CALM_PACE) } else { step };
         let mut next = blocked;
         let has_more = |port: &Port| port.wants_to_pull() || port.has_events();
         if more_frames || self.processes[at(number)].ports.iter().any(has_more) {

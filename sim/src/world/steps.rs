@@ -25,6 +25,9 @@ const LOOK_EVERY: Nanos = 25 * MICRO;
 impl World {
     /// Puts the steps that wait for a time into the queue, and sorts those that wait for frames.
     pub(crate) fn prepare_steps(&mut self) {
+        if self.plan.calm {
+            self.task_after(0, Task::AskInCalm);
+        }
         for (index, step) in self.plan.steps.iter().enumerate() {
             match step.when {
                 When::Frames(frames) => self.steps_by_frames.push((frames, index)),
@@ -50,6 +53,11 @@ impl World {
 
     /// Whether everything has happened that must happen before the program may end.
     fn floors_reached(&self) -> bool {
+        self.other_floors_reached() && !self.awaits_calm()
+    }
+
+    /// All but a checkpoint in calm.
+    pub(crate) fn other_floors_reached(&self) -> bool {
         let floors = &self.plan.floors;
         self.frames_delivered >= floors.frames
             && self.checkpoint_commands >= floors.commands

@@ -77,6 +77,7 @@ impl World {
             Task::NodeWorks { keeper, number, question } => self.node_works(keeper, number, question),
             Task::NodeAnswers { keeper, number, answer } => self.node_answers(keeper, number, *answer),
             Task::Operator => self.operator_restarts(),
+            Task::AskInCalm => self.ask_in_calm(),
             Task::Ask { until } => self.ask_for_checkpoint(until),
             Task::Savable { process } => self.set_unsavable(process, None),
             Task::Calm { conditions } => self.network.set_conditions(conditions),
