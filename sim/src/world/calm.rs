@@ -1,6 +1,6 @@
 //! Long after the last fault, a checkpoint has to be committed: nothing that a fault has left behind may keep the job from being saved.
 
-use ckpt_glue::control::JobPhase;
+use ckpt_glue::control::{JobPhase, NoImageReason};
 use ckpt_glue::protocols::AbandonReason;
 
 use super::World;
@@ -14,7 +14,7 @@ use crate::trace;
 const SETTLED_AFTER: Nanos = 120 * MILLI;
 /// For so long a program computes between steps while it is waited for that, lest its messages run out.
 pub(crate) const CALM_PACE: Nanos = 2 * MILLI;
-/// So many in a row have another cause than a point that a rank has passed just then.
+/// So many in a row are no coincidence.
 const ABANDONED_MAX: u32 = 4;
 /// How often somebody looks whether it is calm.
 const LOOK_EVERY: Nanos = 500 * MICRO;
@@ -56,8 +56,15 @@ impl World {
     }
 
     pub(crate) fn judge_abandoned(&mut self, generation: Generation, reason: AbandonReason) {
-        // The program's own end is no fault.
-        if !self.is_settled(self.begun_at) || reason == AbandonReason::Finishing {
+        let is_the_programs = match reason {
+            // It has ended, or its points come at other times than before.
+            AbandonReason::Finishing => true,
+            AbandonReason::NoImage { reason, .. } => {
+                matches!(reason, NoImageReason::PointMissed { .. } | NoImageReason::PointPassed { .. })
+            }
+            _ => false,
+        };
+        if is_the_programs || !self.is_settled(self.begun_at) {
             return;
         }
         self.abandoned_in_calm += 1;

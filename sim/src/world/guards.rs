@@ -27,16 +27,16 @@ impl World {
             return;
         }
         let (node, is_stopped) = (shell.node, shell.stopped_until > self.queue.now());
-        let is_held = self.locks[at(node)].is_some_and(|holder| {
+        let place = (node, shell.host);
+        let is_held = self.locks.get(&place).copied().is_some_and(|holder| {
             holder != keeper
-                && self.keepers[at(holder)].host == shell.host
                 && (self.keepers[at(holder)].alive
                     || self.processes.iter().any(|p| p.keeper == holder && p.is_alive()))
         });
         if is_held || is_stopped {
             return self.task_after(LOCK_EVERY, Task::TakeLock { keeper });
         }
-        self.locks[at(node)] = Some(keeper);
+        self.locks.insert(place, keeper);
         self.feed_keeper(keeper, Input::Locked);
     }
 

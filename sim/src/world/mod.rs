@@ -123,8 +123,8 @@ pub struct World {
     /// Hosts on which ranks of the job may run, as the job's file names them.
     ranked_hosts: BTreeSet<u32>,
     cuts: BTreeMap<u32, Nanos>,
-    /// The keeper that has taken the lock of each node last.
-    locks: Vec<Option<u32>>,
+    /// The keeper that has taken the lock of each node last, on each host.
+    locks: BTreeMap<(u32, u32), u32>,
     /// The nodes' own directories, where they have any.
     node_disks: Vec<NodeDisk>,
     /// The seat that the job's directory holds (R34).
@@ -260,7 +260,7 @@ impl World {
             spares_left: plan.spares,
             ranked_hosts: (0..plan.nodes).collect(),
             cuts: BTreeMap::new(),
-            locks: vec![None; at(plan.nodes)],
+            locks: BTreeMap::new(),
             node_disks: vec![NodeDisk::default(); at(plan.nodes)],
             held_seat: None,
             gone: BTreeMap::new(),

@@ -207,8 +207,10 @@ impl World {
     /// A keeper has connected to its launcher.
     pub(crate) fn keeper_connects(&mut self, keeper: u32) {
         let shell = &self.keepers[at(keeper)];
-        let (node, job, is_alive) = (shell.node, shell.job, shell.alive);
-        let Some(nodes) = self.nodes_shell(job).filter(|_| is_alive) else { return };
+        let (node, job) = (shell.node, shell.job);
+        // A launcher has given up the connection to a host whose place it has given away.
+        let counts = shell.alive && self.hosts[at(node)] == shell.host;
+        let Some(nodes) = self.nodes_shell(job).filter(|_| counts) else { return };
         let before = nodes.keepers.insert(node, keeper);
         nodes.busy_until.remove(&node);
         if before.is_some() {
