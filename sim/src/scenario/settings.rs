@@ -44,7 +44,7 @@ pub const SETTINGS: [Setting; 26] = [
         "what must have happened before the program may end; by so many\n\
          frames the first planned crash happens in any case",
     ),
-    setting("calm", "no", "the program ends after a checkpoint that begins long after the last fault"),
+    setting("calm", "no", "the program ends after a checkpoint that begins long after the\nlast fault"),
     setting("message-bytes", "1500", "at most"),
     setting("frame-bytes", "512", "at most"),
     setting("tight-bounds", "no", "the ports' bounds are so tight that senders run into them"),
