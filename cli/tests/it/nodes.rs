@@ -39,9 +39,12 @@ fn a_node_that_did_not_answer_before_a_life_protects_its_next_generation() {
     job.wait_for("without which nothing is protected: ");
     job.wait_for("all ranks run");
     drop(still);
-    job.signal("USR1");
-    let reported = job.wait_for_any(&["committed", "was abandoned"]);
-    assert!(reported.contains("committed"), "{reported}");
+    let mut commits = || {
+        job.signal("USR1");
+        job.wait_for_any(&["committed", "was abandoned"]).contains("committed")
+    };
+    // A rank may pass the point of a cut just then.
+    assert!((0..5).any(|_| commits()), "{:?}", job.seen);
     place.let_end();
     verified(&job.finish());
 }
