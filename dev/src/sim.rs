@@ -128,7 +128,7 @@ Steps say when and what:
   at 1.5ms: crash rank 2                   at a virtual time
   on frozen #3 after 12us: crash cause     after the fourth time that a rank has frozen; that rank
 
-Moments: frozen, dumping, saved, committing, surveyed, decided, restoring. What can be done:
+Moments: frozen, dumping, saved, committing, surveyed, decided, restoring. Actions:
 
   checkpoint when ready                    as soon as none is under way
   checkpoint at once

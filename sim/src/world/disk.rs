@@ -308,6 +308,7 @@ impl World {
         self.judged(self.key(generation.life, generation.epoch))
     }
 
+    /// A fault like any other: it is calm after it.
     pub(crate) fn disk_refuses(&mut self) {
         self.counts.add(Fault::DiskError);
         self.calm_at = self.calm_at.max(self.queue.now());

@@ -82,13 +82,18 @@ impl Job {
     fn running() -> Job {
         let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![whole()], vec![whole()]]);
         let outputs = job.answer(meet, &ALL);
+        job.run(outputs);
+        job
+    }
+
+    /// The life that these outputs begin runs.
+    fn run(&mut self, outputs: Vec<Output<u32>>) {
         assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
         let life = Life { counter: 2, nonce: 10 };
-        let outputs = job.feed(Input::Decided(life));
+        let outputs = self.feed(Input::Decided(life));
         let decide = self::number(&outputs, Question::Decide(life), &ALL);
-        job.answer(decide, &ALL);
-        job.feed(Input::AllRunning);
-        job
+        self.answer(decide, &ALL);
+        self.feed(Input::AllRunning);
     }
 
     fn feed(&mut self, input: Input<u32>) -> Vec<Output<u32>> {
@@ -200,12 +205,7 @@ fn unmet() -> Job {
     let (mut job, meet) = Job::surveyed(&[1], [vec![whole()], vec![whole()], vec![whole()]]);
     job.answer(meet, &[0, 2]);
     let outputs = job.wait(100);
-    assert!(matches!(outputs.last(), Some(Output::Begin { from: Some(_), is_protected: true, .. })));
-    let life = Life { counter: 2, nonce: 10 };
-    let outputs = job.feed(Input::Decided(life));
-    let decide = self::number(&outputs, Question::Decide(life), &ALL);
-    job.answer(decide, &ALL);
-    job.feed(Input::AllRunning);
+    job.run(outputs);
     job
 }
 

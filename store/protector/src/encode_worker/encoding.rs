@@ -93,6 +93,7 @@ impl EncodeWorker {
         let node = self.settings.node;
         let members = self.settings.group.members();
         let (life, open) = (generation.life, self.life());
+        // The endpoint's nonce is another one each time that it is opened.
         let messenger = self.messenger.as_ref().filter(|messenger| messenger.life().counter == life.counter);
         if !messenger.ok_or(ProtectorError::NotOpen { node, life, open })?.has_met() {
             return Err(ProtectorError::NotMet { node });
