@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::Watch;
 use crate::duration::{optional_text, text, write_duration};
 use crate::error::ConfigError;
+use crate::interval::{Every, MTBF_MIN, Percentage};
 use crate::limits::{
     BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, EARLIER_SILENCES, FAN_OUT_MAX, FENCE_MAX, HEARTBEAT_MIN,
     HEARTBEATS_MISSED_MIN, JOB_FILE_BYTES_MAX, RECONNECT_BEATS, REPLACE_SILENCES, RESTARTS_MAX,
@@ -51,9 +52,13 @@ pub enum OnExit {
 pub struct CheckpointConfig {
     /// Name of the checkpoint protocol.
     pub protocol: String,
-    /// Time from the beginning of one checkpoint to that of the next; `None`: only on request.
+    /// When they are taken.
+    pub every: Every,
+    /// A person's figure of the job's mean time between failures, for [`Every::Auto`].
     #[serde(with = "optional_text")]
-    pub every: Option<Duration>,
+    pub mtbf: Option<Duration>,
+    /// The largest part of the running time that checkpoints may cost, for [`Every::Auto`].
+    pub budget: Percentage,
     /// Time for one checkpoint, from the command until all images are durable; then it is abandoned.
     #[serde(with = "text")]
     pub timeout: Duration,
@@ -63,7 +68,9 @@ impl Default for CheckpointConfig {
     fn default() -> CheckpointConfig {
         CheckpointConfig {
             protocol: "coordinated".to_string(),
-            every: None,
+            every: Every::OnRequest,
+            mtbf: None,
+            budget: Percentage(100_000),
             timeout: Duration::from_secs(60),
         }
     }
@@ -212,8 +219,10 @@ impl JobConfig {
         component("checkpoint.protocol", &checkpoint.protocol, CHECKPOINT_PROTOCOLS)?;
         component("fault.detector", &self.fault.detector, FAULT_DETECTORS)?;
         component("fault.recovery", &self.fault.recovery, RECOVERY_PROTOCOLS)?;
-        let every = checkpoint.every.unwrap_or(CHECKPOINT_EVERY_MIN);
+        let every = checkpoint.every.fixed().unwrap_or(CHECKPOINT_EVERY_MIN);
         range(every >= CHECKPOINT_EVERY_MIN, "checkpoint.every", "at least 1ms", &write_duration(every))?;
+        let mtbf = checkpoint.mtbf.unwrap_or(MTBF_MIN);
+        range(mtbf >= MTBF_MIN, "checkpoint.mtbf", "at least 1s", &write_duration(mtbf))?;
         let timeout = checkpoint.timeout;
         range(
             timeout >= CHECKPOINT_EVERY_MIN,

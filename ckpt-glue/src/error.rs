@@ -118,6 +118,26 @@ pub enum Malformed {
     Layout(#[from] LayoutError),
 }
 
+/// A text that is no interval between checkpoints.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`{found}` is not a time between checkpoints; write auto, off, or a number and a unit (ms, s, m, h, d), such as 5m or 1.5s, from 1ms to 366d"
+)]
+pub struct EveryError {
+    /// The text.
+    pub found: alloc::string::String,
+}
+
+/// A text that is no percentage.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`{found}` is not a part of the running time; write a percentage above 0% and up to 100%, with at most four digits behind the point, such as 1% or 0.5%"
+)]
+pub struct PercentageError {
+    /// The text.
+    pub found: alloc::string::String,
+}
+
 /// Why a job file is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {

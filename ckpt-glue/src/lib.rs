@@ -86,6 +86,7 @@ pub mod coordinator;
 pub mod duration;
 pub mod enrolment;
 pub mod error;
+pub mod interval;
 pub mod job;
 pub mod keeper;
 pub mod layout;

@@ -117,6 +117,30 @@ pub const JOB_FILE_BYTES_MAX: usize = 1 << 16;
 /// Shortest interval between checkpoints that a job file may ask for: below it a job does nothing else.
 pub const CHECKPOINT_EVERY_MIN: Duration = Duration::from_millis(1);
 
+/// Shortest interval that is chosen for a job.
+pub const AUTO_EVERY_MIN: Duration = Duration::from_millis(100);
+
+/// Longest interval that is chosen for a job: a person who looks once a day finds a checkpoint.
+pub const AUTO_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// When the first checkpoint of a job is taken whose cost is not known yet, at the earliest.
+pub const AUTO_FIRST_MIN: Duration = Duration::from_secs(1);
+
+/// When the first checkpoint of a job is taken whose cost is not known yet, at the latest.
+pub const AUTO_FIRST_MAX: Duration = Duration::from_secs(10);
+
+/// Intervals that differ by less than this factor are not reported.
+pub const INTERVAL_REPORT_RATIO: f32 = 1.25;
+
+/// Checkpoints whose cost counts: a program's memory grows and shrinks.
+pub const COSTS_REMEMBERED: usize = 5;
+
+/// Least interval that is chosen, in durations of a checkpoint: for as long as one is written, none is.
+pub const AUTO_EVERY_DURATIONS: u32 = 2;
+
+/// Checkpoints that fail in a row double a chosen interval so often at most.
+pub const AUTO_DOUBLINGS_MAX: u32 = 10;
+
 /// Longest duration that a job file may name: a year.
 pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 

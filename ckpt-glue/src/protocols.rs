@@ -36,6 +36,8 @@ pub struct LifeView {
 pub enum CheckpointInput {
     /// A request for a checkpoint.
     Request(Source),
+    /// The interval from now on, from the beginning of one checkpoint to that of the next; `None`: only on request.
+    Every(Option<Duration>),
     /// The counts of all ranks (a [`Message::PointReport`] of the whole job).
     Points {
         /// The question.

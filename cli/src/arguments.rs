@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use agent::CaptureMode;
@@ -20,6 +19,8 @@ use store::GenerationId;
 
 use crate::commands::copies::FlushArguments;
 use crate::commands::hosts::HostArguments;
+use crate::commands::interval::{IntervalArguments, TuneArguments};
+use crate::commands::jobs::RailArguments;
 use crate::commands::key::{KeyArgument, SignArgument};
 use crate::commands::protection::ProtectionArguments;
 use crate::commands::stdin::{StdinArguments, StdinChange};
@@ -87,7 +88,7 @@ DIR is the job's directory; it holds the program's path, its arguments, ranks an
 and begins from the newest intact one. It restarts a finished job only if you name a generation. Each restart begins a new incarnation of the job, \
 called a life: two restarts of one generation never mix.
 
-Options about hosts, domains, addresses, the NIC and copies, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
+Options about hosts, domains, addresses, the NIC and copies, --ckpt-every, --mtbf, --ckpt-budget, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
 --generation, --from, --trust, --changed-files, --key-file, --sign, --time-limit and --no-pid-namespace apply to this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild lost images and parity of a job that does not run
@@ -120,6 +121,9 @@ The command prints the NIC of each rank, or why it has not changed, and fails if
 
 If an RDMA device fails under a job, for example because its port goes down, the job moves to udp by itself. Its later incarnations (lives) use udp, too, until you name another NIC.")]
     Rail(RailArguments),
+    /// Change the time between checkpoints of a running job
+    #[command(long_about = crate::commands::interval::LONG_ABOUT)]
+    Tune(TuneArguments),
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
     /// List the generations in a job's directory
@@ -355,9 +359,8 @@ pub(crate) struct RunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArguments {
-    /// Time between checkpoints, such as 5m, 30s or 250ms. Without it, the job takes them only on request: `stillwire checkpoint`, or SIGUSR1 to this process
-    #[arg(long = "ckpt-every", value_name = "D", value_parser = duration_argument)]
-    pub(crate) every: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) interval: IntervalArguments,
     /// The job's directory, which `run` creates if it does not exist.
     ///
     /// Without this option it is ./stillwire-JOB, if another option asks for checkpoints. Otherwise it is a temporary directory, which `run` removes if the job ends well or has committed nothing.
@@ -431,6 +434,9 @@ pub(crate) struct RestartArguments {
     /// End this run, and only this one, after this time, with a last checkpoint shortly before [default: the limit of `run`]
     #[arg(long, value_name = "D", value_parser = duration_argument)]
     pub(crate) time_limit: Option<Duration>,
+    /// By default as before
+    #[command(flatten)]
+    pub(crate) interval: IntervalArguments,
     /// Reaction when a rank exits with a code other than 0, from now on: fail or restart, as for `run` [default: as before]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_exit: Option<ExitAction>,
@@ -538,7 +544,7 @@ pub(crate) struct NicArgument {
     pub(crate) choice: Option<NicChoice>,
 }
 
-fn nic_argument(text: &str) -> Result<NicChoice, String> {
+pub(crate) fn nic_argument(text: &str) -> Result<NicChoice, String> {
     launcher::nic_choice(text).map_err(|error| error.to_string())
 }
 
@@ -568,34 +574,6 @@ pub(crate) struct AttachArguments {
     /// Show the present output, and do not wait for more
     #[arg(long)]
     pub(crate) no_wait: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RailArguments {
-    #[command(flatten)]
-    pub(crate) job: JobArgument,
-    /// The NIC, as for `run`: udp, udp:INTERFACE, xdp:INTERFACE, verbs, verbs:DEVICE, or auto
-    #[arg(long, value_name = "NIC", value_parser = nic_argument)]
-    pub(crate) nic: NicChoice,
-    /// Number of the rank that changes, or all
-    #[arg(long, value_name = "R", default_value = "all")]
-    pub(crate) rank: RankArgument,
-}
-
-/// One rank, or all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RankArgument(pub(crate) Option<u32>);
-
-impl FromStr for RankArgument {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<RankArgument, String> {
-        if text == "all" {
-            return Ok(RankArgument(None));
-        }
-        let number = text.parse().map_err(|_| format!("expected a rank's number, or all, found `{text}`"))?;
-        Ok(RankArgument(Some(number)))
-    }
 }
 
 #[derive(Debug, Args)]

@@ -172,6 +172,10 @@ pub(crate) enum CliError {
     )]
     LimitOfNothing { option: &'static str },
     #[error(
+        "{option} is for --ckpt-every auto, which chooses the time between checkpoints: add that, or leave {option} out"
+    )]
+    NothingChosen { option: &'static str },
+    #[error(
         "--domains is about nodes that protect each other; the nodes of this job do not, and a restart cannot change that: leave it out"
     )]
     DomainsOfNothing,
@@ -215,6 +219,8 @@ pub(crate) enum CliError {
     CheckpointFailed { reason: String },
     #[error("{reason}")]
     NotMoved { reason: String },
+    #[error("{reason}")]
+    NotTuned { reason: String },
     #[error(
         "`{command}` is a command of `stillwire-dev`, the program for developers, which holds the simulator and the benches: in the source tree, cargo run --release --package stillwire-dev -- {command} ..."
     )]
@@ -233,6 +239,7 @@ impl CliError {
             | CliError::TerminalDetached
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
+            | CliError::NothingChosen { .. }
             | CliError::DomainsOfNothing
             | CliError::LauncherLoss { .. }
             | CliError::CopyLocation { .. } => Exit::Usage,

@@ -107,6 +107,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Checkpoint(job) => commands::jobs::checkpoint(&job.job, json),
         Command::Ps => commands::jobs::list(json),
         Command::Rail(rail) => commands::jobs::rail(&rail, json),
+        Command::Tune(tune) => commands::interval::tune(&tune, json),
         Command::Kill(job) => commands::jobs::kill(&job.job, json),
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
         Command::Inspect(inspect) => commands::inspect::inspect(&inspect, json),

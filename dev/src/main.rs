@@ -36,7 +36,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale
+    /// Simulate jobs under faults: run, swarm, sabotage, scenario, shrink, scale, interval
     Sim {
         #[command(subcommand)]
         command: SimCommand,

@@ -1,6 +1,7 @@
 //! `stillwire-dev sim`: the protocol under faults, deterministically.
 
 mod history;
+mod interval;
 mod scale;
 mod seats;
 
@@ -50,6 +51,9 @@ reported, or one that `sim sabotage` reported, with the same rule taken out by -
     /// Count the control messages of a checkpoint, and their time, beside a coordinator that flushes
     #[command(long_about = scale::HELP)]
     Scale(scale::ScaleArguments),
+    /// Compare the interval that jobs choose themselves with fixed ones, for large jobs over months
+    #[command(long_about = interval::HELP)]
+    Interval(interval::IntervalArguments),
     /// Try every order in which launchers of one job can follow each other
     #[command(long_about = seats::HELP)]
     Seats(seats::SeatsArguments),
@@ -89,6 +93,7 @@ pub(crate) fn simulate(command: SimCommand, json: bool) -> Result<Exit, DevError
     match command {
         SimCommand::Run(arguments) => history::run(&arguments, json),
         SimCommand::Scenario(arguments) => history::scenario(&arguments, json),
+        SimCommand::Interval(arguments) => interval::interval(&arguments, json),
         SimCommand::Seats(arguments) => seats::seats(&arguments, json),
         SimCommand::Scale(arguments) => scale::scale(&arguments, json),
         SimCommand::Shrink(arguments) => history::shrink(&arguments, json),

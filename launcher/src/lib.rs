@@ -53,6 +53,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ckpt_glue::config::JobConfig;
+use ckpt_glue::interval::Every;
 use ckpt_glue::job::FinalReport;
 use ckpt_glue::names::NodeIndex;
 use ckpt_glue::protection::seat::Authority;
@@ -187,6 +188,8 @@ pub(crate) fn image_key(key: Key) -> ImageKey {
 
 /// Settings of a job file that the launcher knows by name; the others are the commands'.
 pub mod setting {
+    /// The job's settings of checkpoints and recovery, as [`JobConfig`] writes them.
+    pub const CONFIG: &str = "config";
     /// Over which NIC the job has gone last, by a decision while it ran.
     pub const RAIL: &str = "rail";
     /// Hosts of the nodes, in their order: each with its ranks and addresses.
@@ -223,7 +226,7 @@ pub enum Purpose {
 impl Plan {
     /// Whether somebody wants checkpoints that come by themselves, or any of a whole process.
     fn is_saved(&self) -> bool {
-        let is_asked = self.config.checkpoint.every.is_some() || self.config.time_limit.is_some();
+        let is_asked = self.config.checkpoint.every != Every::OnRequest || self.config.time_limit.is_some();
         is_asked || self.saves == Saves::Process || self.own_directories.is_some() || self.flush.is_some()
     }
 

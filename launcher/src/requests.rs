@@ -7,10 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::ImageReport;
+use ckpt_glue::error::{EveryError, PercentageError};
+use ckpt_glue::interval::{MTBF_MIN, Tuning};
 use ckpt_glue::job::Event;
 use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
 use ckpt_glue::names::GenerationId;
 use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
+use ckpt_glue::{parse_duration, write_duration};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
@@ -19,7 +22,7 @@ use transport::Epoch;
 use super::limits::{ANSWER_MAX, CLIENTS_MAX, RAIL_MAX, REQUEST_BYTES_MAX};
 use super::nodes::wire::Effort;
 use super::registry::{JobInfo, Registration, socket_of};
-use super::status::Status;
+use super::status::{Checkpoints, Status};
 use crate::checkpoint_options;
 use crate::error::LauncherError;
 
@@ -44,6 +47,15 @@ pub enum Request {
         /// The NIC, as a person names it.
         nic: String,
     },
+    /// Take checkpoints at other times from now on.
+    Tune {
+        /// When, as a person writes it; none: as before.
+        every: Option<String>,
+        /// Mean time between failures, likewise.
+        mtbf: Option<String>,
+        /// Largest part of the running time, likewise.
+        budget: Option<String>,
+    },
     /// End the job.
     Stop,
 }
@@ -64,13 +76,18 @@ pub struct RailOutcome {
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
     /// To [`Request::Status`].
-    Status(Status),
+    Status(Box<Status>),
     /// The checkpoint is durable.
     Committed(Committed),
     /// To [`Request::Rail`].
     Rails {
         /// The outcome at each rank that was asked.
         ranks: Vec<RailOutcome>,
+    },
+    /// To [`Request::Tune`].
+    Tuned {
+        /// When checkpoints are taken from now on.
+        checkpoints: Checkpoints,
     },
     /// Why the request failed.
     Failed {
@@ -127,6 +144,8 @@ pub(crate) enum Answered {
     Checkpoint,
     /// Forward the request for another NIC to a rank, or to all.
     Rail { rank: Option<u32>, nic: String },
+    /// Change the time between checkpoints.
+    Tune(Tuning),
     /// End the job.
     Stop,
     /// Forget the connection.
@@ -224,6 +243,19 @@ impl Requests {
                 client.awaited = Awaited::Beginning;
                 Answered::Checkpoint
             }
+            Some(Ok(Request::Tune { .. })) if is_never_saved => {
+                client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
+                Answered::Wait
+            }
+            Some(Ok(Request::Tune { every, mtbf, budget })) => {
+                match tuning(every.as_deref(), mtbf.as_deref(), budget.as_deref()) {
+                    Ok(tuning) => Answered::Tune(tuning),
+                    Err(reason) => {
+                        client.answer(&Answer::Failed { reason });
+                        Answered::Wait
+                    }
+                }
+            }
             Some(Ok(Request::Rail { rank, nic })) => Answered::Rail { rank, nic },
             Some(Ok(Request::Stop)) => {
                 client.answer(&Answer::Stopping);
@@ -243,7 +275,7 @@ impl Requests {
 
     /// Sends a command the job's status.
     pub(crate) fn report(&mut self, number: u64, status: Status) {
-        self.answer_one(number, &Answer::Status(status));
+        self.answer_one(number, &Answer::Status(Box::new(status)));
     }
 
     /// Answers one command.
@@ -359,6 +391,25 @@ impl Client {
     }
 }
 
+/// A change that a job can carry out, and later runs of it.
+fn tuning(every: Option<&str>, mtbf: Option<&str>, budget: Option<&str>) -> Result<Tuning, String> {
+    let mtbf = mtbf.map(|mtbf| parse_duration(mtbf).map_err(|error| error.to_string())).transpose()?;
+    if let Some(mtbf) = mtbf.filter(|mtbf| *mtbf < MTBF_MIN) {
+        return Err(format!(
+            "expected a time between failures of at least {}, found {}",
+            write_duration(MTBF_MIN),
+            write_duration(mtbf)
+        ));
+    }
+    Ok(Tuning {
+        every: every.map(|every| every.parse().map_err(|error: EveryError| error.to_string())).transpose()?,
+        mtbf,
+        budget: budget
+            .map(|budget| budget.parse().map_err(|error: PercentageError| error.to_string()))
+            .transpose()?,
+    })
+}
+
 /// Asks a job, and waits for its answer as long as that may take.
 pub fn ask(info: &JobInfo, request: &Request) -> Result<Answer, LauncherError> {
     let failed = |error| LauncherError::NoAnswer { job: info.job.clone(), error };
@@ -368,6 +419,7 @@ pub fn ask(info: &JobInfo, request: &Request) -> Result<Answer, LauncherError> {
             let steps = if rank.is_some() { RAIL_MAX } else { RAIL_STEP_MAX * RAIL_STEPS };
             (steps + ANSWER_MAX, "the answers of its ranks")
         }
+        Request::Tune { .. } => (ANSWER_MAX, "the answer that the time is changed"),
         Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
         // One that is under way comes first, and both have their time.
         Request::Checkpoint => {

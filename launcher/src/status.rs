@@ -1,8 +1,9 @@
 //! A job's status, as its launcher reports it to people's commands.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ckpt_glue::control::{ImageReport, JobPhase, JobStatus};
+use ckpt_glue::interval::{Bound, Estimate, Every};
 use ckpt_glue::keeper::RankPhase;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub struct Status {
     pub(crate) running: u32,
     pub(crate) finalizing: u32,
     pub(crate) saving: Option<u32>,
+    /// When checkpoints are taken.
+    pub checkpoints: Checkpoints,
     /// Checkpoints have failed since the last one that was committed.
     pub failing: Option<Failing>,
     /// Nodes that may be gone.
@@ -31,6 +34,93 @@ pub struct Status {
     pub false_alarms: FalseAlarms,
     /// Its ranks.
     pub each_rank: Vec<RankStatus>,
+}
+
+/// When checkpoints are taken.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// A time, `auto`, or `off`: only on request.
+    pub every: String,
+    /// For `auto`: the time, and what it was chosen from.
+    pub chosen: Option<ChosenInterval>,
+}
+
+/// A time between checkpoints that the job has chosen itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChosenInterval {
+    /// From the beginning of one checkpoint to that of the next.
+    pub every_ms: u64,
+    /// By how much one delays the program; `None`: none has been measured.
+    pub cost_us: Option<u64>,
+    /// Expected time between two failures of the job.
+    pub mtbf_ms: u64,
+    /// What makes it other than the cheapest time: `budget`, `duration` of a checkpoint, `range` of times that are chosen, or `failing` checkpoints.
+    pub bound: Option<String>,
+}
+
+impl Checkpoints {
+    /// As a person has asked for them.
+    #[must_use]
+    pub fn asked(every: Every) -> Checkpoints {
+        Checkpoints { every: every.to_string(), chosen: None }
+    }
+
+    /// As the job has chosen.
+    #[must_use]
+    pub fn chosen(estimate: Estimate) -> Checkpoints {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let bound = estimate.bound.map(|bound| match bound {
+            Bound::Budget => "budget",
+            Bound::Duration => "duration",
+            Bound::Range => "range",
+            Bound::Failing => "failing",
+        });
+        let chosen = ChosenInterval {
+            every_ms: ms(estimate.every),
+            cost_us: estimate.cost.map(|cost| u64::try_from(cost.as_micros()).unwrap_or(u64::MAX)),
+            mtbf_ms: ms(estimate.mtbf),
+            bound: bound.map(str::to_owned),
+        };
+        Checkpoints { every: Every::Auto.to_string(), chosen: Some(chosen) }
+    }
+
+    /// Whether they are taken without a request.
+    #[must_use]
+    pub fn comes_by_itself(&self) -> bool {
+        self.every != Every::OnRequest.to_string()
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let Some(chosen) = &self.chosen else {
+            return match self.every.as_str() {
+                "off" => "checkpoints only on request".to_owned(),
+                "auto" => "checkpoints at intervals that the job chooses".to_owned(),
+                every => format!("checkpoints every {every}"),
+            };
+        };
+        let every = time(chosen.every_ms.saturating_mul(1000));
+        let bound = match chosen.bound.as_deref() {
+            Some("budget") => ", which the budget makes longer",
+            Some("duration") => ", twice as long as one takes",
+            Some("range") => ", the limit of what is chosen",
+            Some("failing") => ", because the last ones failed",
+            _ => "",
+        };
+        let Some(cost_us) = chosen.cost_us else {
+            return format!("checkpoints every {every}{bound}, until the cost of one is measured");
+        };
+        format!(
+            "checkpoints every {every}{bound} (each costs the program {}; a failure is expected every {})",
+            time(cost_us),
+            time(chosen.mtbf_ms.saturating_mul(1000))
+        )
+    }
+}
+
+fn time(us: u64) -> String {
+    if us < 60_000_000 { console::nanos(us * 1000) } else { console::seconds(Duration::from_micros(us)) }
 }
 
 /// Checkpoints that fail.
@@ -119,6 +209,7 @@ impl Status {
             running: status.running,
             finalizing: status.finalizing,
             saving: status.saving.map(|epoch| epoch.0),
+            checkpoints: Checkpoints::asked(Every::OnRequest),
             failing: None,
             suspected: Vec::new(),
             false_alarms: FalseAlarms::default(),

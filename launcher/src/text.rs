@@ -1,6 +1,7 @@
 //! Descriptions of a job's events, in words.
 
 use ckpt_glue::control::{FaultReport, NoImageReason, Source};
+use ckpt_glue::interval::Cause;
 use ckpt_glue::job::Unsaved;
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
@@ -15,6 +16,19 @@ pub fn source(source: Source) -> &'static str {
         Source::Signal => "signal",
         Source::Command => "command",
         Source::TimeLimit => "time limit",
+    }
+}
+
+/// Why an interval is another one than before; `None`: nothing has changed.
+pub fn cause(cause: Cause) -> Option<&'static str> {
+    match cause {
+        Cause::First => None,
+        Cause::Failures => Some("the job fails more often than was expected"),
+        Cause::NoFailures => Some("the job fails less often than was expected"),
+        Cause::DearerCheckpoints => Some("a checkpoint costs more than before"),
+        Cause::CheaperCheckpoints => Some("a checkpoint costs less than before"),
+        Cause::FailedCheckpoints => Some("checkpoints fail"),
+        Cause::CommittedCheckpoints => Some("checkpoints do not fail any more"),
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod faults;
 pub mod history;
+pub mod interval;
 pub mod judge;
 pub mod limits;
 pub mod network;

@@ -162,13 +162,16 @@ pub struct CutStatistics {
     pub thaw_ns: u64,
     /// From the end of the pause until the image was durable.
     pub write_ns: u64,
+    /// By how much the checkpoint before this one has delayed the program, from its cut until the generation was committed: negative, if the program
+    /// computed more than usual. `None`: none was committed before in this life, or the program does not compute enough to tell.
+    pub delay_ns: Option<i64>,
     /// Messages found.
     pub messages: MessageStates,
     /// Bytes of the job's standard input that the rank had read since the job began; `None`: it has none, or does not have it open.
     pub input_read: Option<u64>,
 }
 
-wire_struct!(CutStatistics, 81, { stop_ns, freeze_ns, dump_ns, thaw_ns, write_ns, messages, input_read });
+wire_struct!(CutStatistics, 82, { stop_ns, freeze_ns, dump_ns, thaw_ns, write_ns, delay_ns, messages, input_read });
 
 impl CutStatistics {
     /// Nanoseconds for which the program stood.
@@ -209,7 +212,7 @@ pub struct ImageReport {
     pub statistics: CutStatistics,
 }
 
-wire_struct!(ImageReport, 102, { rank, digest, bytes, content, statistics });
+wire_struct!(ImageReport, 103, { rank, digest, bytes, content, statistics });
 
 /// Why a rank has no image of an epoch. It has raised its epoch all the same (R2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -124,7 +124,7 @@ macro_rules! wire_enum {
 
 pub(crate) use {wire_enum, wire_struct};
 
-wire_number!(u8, u16, u32, u64, u128);
+wire_number!(u8, u16, u32, u64, u128, i64);
 wire_struct!(JobId, 16, { 0 });
 wire_struct!(Life, 12, { counter, nonce });
 wire_struct!(Epoch, 4, { 0 });

@@ -71,7 +71,10 @@ pub struct Coordinated {
     chooser: PointChooser,
     /// A request that came after the cut that is under way; several are one.
     pending: Option<Source>,
-    next_timer: Option<Instant>,
+    /// The interval; `None`: only on request.
+    every: Option<Duration>,
+    /// The interval is counted from then: the last checkpoint's beginning, or the life's. `None`: no life runs.
+    counted_from: Option<Instant>,
     finishing: bool,
     outputs: Queue<CheckpointOutput>,
 }
@@ -80,6 +83,8 @@ impl Coordinated {
     /// A coordinator that waits for its first life.
     #[must_use]
     pub fn new(config: CheckpointConfig, sabotage: Sabotage) -> Coordinated {
+        // Whoever chooses it says it: see `CheckpointInput::Every`.
+        let every = config.every.fixed();
         Coordinated {
             config,
             sabotage,
@@ -89,7 +94,8 @@ impl Coordinated {
             query: 0,
             chooser: PointChooser::default(),
             pending: None,
-            next_timer: None,
+            every,
+            counted_from: None,
             finishing: false,
             outputs: Queue::default(),
         }
@@ -154,7 +160,7 @@ impl Coordinated {
         let timeout = self.config.timeout;
         let until = now + timeout;
         let cutting = Cutting { epoch, source, begun: now, until, named, images: BTreeMap::new() };
-        self.next_timer = self.config.every.map(|every| now + every);
+        self.counted_from = Some(now);
         // Ranks that wait for a point give up early, so that they report themselves that it was too far, and
         // where they are.
         let time_left = named.map_or(timeout, |named| named.time.min(timeout.mul_f32(POINT_TIME_SHARE)));
@@ -262,6 +268,12 @@ impl Coordinated {
         }
     }
 
+    /// When the interval asks for a checkpoint.
+    fn timer(&self) -> Option<Instant> {
+        let at = self.counted_from? + self.every?;
+        Some(at).filter(|_| !self.finishing)
+    }
+
     fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Asking { asked, .. } => Some(*asked + POINT_ANSWER_MAX.min(self.config.timeout)),
@@ -283,12 +295,13 @@ impl CheckpointProtocol for Coordinated {
         self.query = 0;
         self.pending = None;
         self.finishing = false;
-        self.next_timer = self.config.every.map(|every: Duration| now + every);
+        self.counted_from = Some(now);
     }
 
     fn handle(&mut self, now: Instant, input: CheckpointInput) {
         match input {
             CheckpointInput::Request(source) => self.on_request(now, source),
+            CheckpointInput::Every(every) => self.every = every,
             CheckpointInput::Points { query, summary } => self.on_points(now, query, &summary),
             CheckpointInput::Images { life, epoch, reports } => {
                 // R8
@@ -342,7 +355,7 @@ impl CheckpointProtocol for Coordinated {
         if let Some(source) = self.pending.take() {
             self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NotRunning });
         }
-        self.next_timer = None;
+        self.counted_from = None;
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -353,7 +366,7 @@ impl CheckpointProtocol for Coordinated {
                     self.state = State::Idle;
                     self.event(CheckpointEvent::Refused { source, reason: RefuseReason::NoAnswer });
                     // Ask again at the next interval, not at once: a silent node may be silent for long.
-                    self.next_timer = self.config.every.map(|every| now + every);
+                    self.counted_from = Some(now);
                     self.go_on(now);
                 }
                 State::Cutting(cutting) => {
@@ -364,24 +377,17 @@ impl CheckpointProtocol for Coordinated {
                 State::Fenced | State::Idle | State::Committing(_) => {}
             }
         }
-        if self.next_timer.is_some_and(|at| now >= at) && !self.finishing {
-            match self.state {
-                State::Idle => {
-                    self.next_timer = self.config.every.map(|every| now + every);
-                    self.on_request(now, Source::Timer);
-                }
-                State::Fenced => self.next_timer = None,
-                // One is under way; the interval begins again when that one began.
-                State::Asking { .. } | State::Cutting(_) | State::Committing(_) => {
-                    self.next_timer = self.config.every.map(|every| now + every);
-                }
+        if self.timer().is_some_and(|at| now >= at) {
+            self.counted_from = Some(now);
+            // One that is under way is not followed by another at once.
+            if matches!(self.state, State::Idle) {
+                self.on_request(now, Source::Timer);
             }
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let timer = self.next_timer.filter(|_| !self.finishing);
-        match (self.deadline(), timer) {
+        match (self.deadline(), self.timer()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

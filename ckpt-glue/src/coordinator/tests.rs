@@ -6,6 +6,7 @@ use transport::Life;
 
 use super::*;
 use crate::control::{CutStatistics, ImageContent};
+use crate::interval::Every;
 use crate::names::ImageDigest;
 use crate::table::table;
 
@@ -251,7 +252,7 @@ fn epochs_end_where_ports_do() {
 #[test]
 fn the_timer_asks_once_for_each_interval() {
     let every = Duration::from_secs(10);
-    let config = CheckpointConfig { every: Some(every), ..CheckpointConfig::default() };
+    let config = CheckpointConfig { every: Every::Fixed(every), ..CheckpointConfig::default() };
     let mut coordinated = Coordinated::new(config, Sabotage::none());
     coordinated.begin(NOW, life(0));
     assert_eq!(coordinated.poll_timeout(), Some(NOW + every));
@@ -264,4 +265,9 @@ fn the_timer_asks_once_for_each_interval() {
     coordinated.handle(NOW + every * 2, CheckpointInput::CommitDurable(key(4)));
     outputs(&mut coordinated);
     assert_eq!(coordinated.poll_timeout(), Some(NOW + every * 3));
+    // A new interval counts from where the old one did.
+    coordinated.handle(NOW + every * 2, CheckpointInput::Every(Some(every / 2)));
+    assert_eq!(coordinated.poll_timeout(), Some(NOW + every * 2 + every / 2));
+    coordinated.handle(NOW + every * 2, CheckpointInput::Every(None));
+    assert_eq!(coordinated.poll_timeout(), None);
 }

@@ -1,5 +1,6 @@
 //! The actor.
 
+mod interval;
 mod keepers;
 
 use alloc::boxed::Box;
@@ -28,6 +29,7 @@ use crate::protocols::{
 use crate::queue::Queue;
 use crate::recovery::{self, Phase, Recovery};
 use crate::sabotage::Rule;
+use interval::Interval;
 
 /// ```text
 ///   Gathering --all keepers are there--> (recovery: Fencing, Deciding, Starting, Running, ...) --> Over
@@ -50,6 +52,7 @@ pub struct Job {
     /// Where leases are granted: when the coordinator looks next, at the latest. The time by which it is late is no silence of others.
     next_look: Option<Instant>,
     suspicions: Suspicions,
+    interval: Interval,
     limit: Option<TimeLimit>,
     /// The time limit has come while the last checkpoint was on its way.
     on_its_way: bool,
@@ -109,6 +112,7 @@ impl Job {
             absent: Absent::default(),
             next_look: None,
             suspicions: Suspicions::new(settings.sabotage.is_out(Rule::NeverSuspected)),
+            interval: Interval::new(&config.checkpoint),
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
@@ -131,6 +135,7 @@ impl Job {
         match input {
             Input::Control(control) => self.on_control(now, control),
             Input::Request(source) => self.checkpoint.handle(now, CheckpointInput::Request(source)),
+            Input::Tune(tuning) => self.tune(now, tuning),
             Input::StoreFenced { counter, newest, committed, nonce } => {
                 self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, committed, nonce });
             }
@@ -412,6 +417,8 @@ impl Job {
         }
         let since_fault = self.fault_at.take().map(|at| now.since(at));
         self.outputs.push(Output::Event(Event::AllRunning { life, since_fault }));
+        self.interval.measure.begin_life(now);
+        self.set_interval(now);
     }
 
     fn send_addresses(&mut self) {
@@ -486,6 +493,7 @@ impl Job {
         let (report, plan) = (fault.report, self.plan(now, &fault));
         self.outputs.push(Output::Event(Event::Reported { report, action: Some((fault, plan)) }));
         self.fault_at.get_or_insert(now);
+        self.interval.measure.end_life(now, matches!(plan, Plan::Restart { .. }));
         self.end_life(now);
         self.recovery.handle(now, recovery::Input::Fault(fault, plan));
     }
@@ -590,6 +598,7 @@ impl Job {
             self.commits += 1;
             self.recovery.handle(now, recovery::Input::Committed(*generation));
         }
+        let is_measured = self.measure(now, &event);
         let mut saved = false;
         if let Some(limit) = &mut self.limit {
             match &event {
@@ -607,6 +616,9 @@ impl Job {
             }
         }
         self.outputs.push(Output::Event(Event::Checkpoint(event)));
+        if is_measured {
+            self.set_interval(now);
+        }
         if saved && !self.counted.finished {
             self.stop_in_time(now);
         }

@@ -15,6 +15,7 @@ use transport::{JobId, Life};
 
 use crate::config::JobConfig;
 use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
+use crate::interval::{Cause, Estimate, Every, Tuning};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{AbandonReason, CheckpointEvent, Fault, Plan, RefuseReason};
@@ -57,6 +58,8 @@ pub enum Input {
     Control(Control),
     /// A request for a checkpoint.
     Request(Source),
+    /// Another interval between checkpoints from now on.
+    Tune(Tuning),
     /// The answer to [`Output::FenceStore`].
     StoreFenced {
         /// As asked.
@@ -183,6 +186,15 @@ pub enum Event {
     },
     /// Something about a checkpoint.
     Checkpoint(CheckpointEvent),
+    /// A person has changed when checkpoints are taken.
+    IntervalTuned(Every),
+    /// The interval between checkpoints has changed noticeably, of a job that chooses it itself.
+    IntervalChosen {
+        /// The interval.
+        chosen: Estimate,
+        /// Why it is another one.
+        cause: Cause,
+    },
     /// Something was reported.
     Reported {
         /// Its name.

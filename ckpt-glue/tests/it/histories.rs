@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::{World, config};
 use ckpt_glue::control::Source;
+use ckpt_glue::interval::Every;
 use ckpt_glue::job::Event;
 use ckpt_glue::participant::Input;
 use ckpt_glue::protocols::CheckpointEvent;
@@ -21,6 +22,7 @@ enum Deed {
     Unsavable(u32, bool),
     FailCommits(bool),
     SlowStore(u64),
+    Tune(Every),
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
@@ -32,6 +34,9 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (0u32..5, any::<bool>()).prop_map(|(rank, on)| Deed::Unsavable(rank, on)),
         1 => any::<bool>().prop_map(Deed::FailCommits),
         1 => (1u64..40).prop_map(Deed::SlowStore),
+        1 => Just(Deed::Tune(Every::Auto)),
+        1 => Just(Deed::Tune(Every::OnRequest)),
+        1 => (1u64..200).prop_map(|ms| Deed::Tune(Every::Fixed(std::time::Duration::from_millis(ms)))),
     ]
 }
 
@@ -106,6 +111,7 @@ fn act(world: &mut World, weak: u32, deed: Deed) {
         }
         Deed::Unsavable(rank, on) => world.rank(rank, Input::Unsavable { what: on.then_some(1) }),
         Deed::FailCommits(on) => world.store.fail_commits = on,
+        Deed::Tune(every) => world.tune(every),
         Deed::SlowStore(ms) => world.delays.write = std::time::Duration::from_millis(ms),
     }
 }
@@ -132,6 +138,7 @@ proptest! {
         }
         // Faults cease: a checkpoint succeeds, and the job ends well.
         world.store.fail_commits = false;
+        world.tune(Every::OnRequest);
         world.run_ms(60_000);
         judge.look(&world);
         prop_assert_eq!(world.over, None);

@@ -1,5 +1,6 @@
 //! The fault-tolerance part of a job file: defaults, and errors that name the field.
 
+use ckpt_glue::interval::{Every, Percentage};
 use ckpt_glue::{JobConfig, OnFault};
 use expect_test::expect;
 
@@ -12,6 +13,8 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
           "checkpoint": {
             "protocol": "coordinated",
             "every": null,
+            "mtbf": null,
+            "budget": "10%",
             "timeout": "1m"
           },
           "fault": {
@@ -38,7 +41,11 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
 fn what_is_given_is_taken() {
     let json = br#"{"checkpoint": {"every": "90s"}, "fault": {"on_fault": "abort", "restarts_max": 0}}"#;
     let config = JobConfig::parse(json).unwrap();
-    assert_eq!(config.checkpoint.every, Some(std::time::Duration::from_secs(90)));
+    assert_eq!(config.checkpoint.every, Every::Fixed(std::time::Duration::from_secs(90)));
+    let json = br#"{"checkpoint": {"every": "auto", "mtbf": "30d", "budget": "1%"}}"#;
+    let checkpoint = JobConfig::parse(json).unwrap().checkpoint;
+    assert_eq!((checkpoint.every, checkpoint.budget), (Every::Auto, Percentage(10_000)));
+    assert_eq!(checkpoint.mtbf, Some(std::time::Duration::from_secs(30 * 86_400)));
     assert_eq!((config.fault.on_fault, config.fault.restarts_max), (OnFault::Abort, 0));
 }
 
@@ -51,6 +58,8 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         r#"{"checkpoint": {"every": 5}}"#,
         r#"{"checkpoint": {"every": "5 minutes"}}"#,
         r#"{"checkpoint": {"every": "10us"}}"#,
+        r#"{"checkpoint": {"mtbf": "1ms"}}"#,
+        r#"{"checkpoint": {"budget": "0%"}}"#,
         r#"{"checkpoint": {"timeout": "0s"}}"#,
         r#"{"checkpoint": {"protocol": "optimistic"}}"#,
         r#"{"fault": {"detector": "crystal-ball"}}"#,
@@ -73,13 +82,17 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         []
             job file, line 1 column 1: a list is not expected anywhere
         {"checkpoint": {"evry": "5m"}}
-            job file, line 1 column 22: unknown field `evry`, expected one of `protocol`, `every`, `timeout` at line 1 column 22
+            job file, line 1 column 22: unknown field `evry`, expected one of `protocol`, `every`, `mtbf`, `budget`, `timeout` at line 1 column 22
         {"checkpoint": {"every": 5}}
             job file, line 1 column 26: invalid type: integer `5`, expected a string at line 1 column 26
         {"checkpoint": {"every": "5 minutes"}}
-            job file, line 1 column 37: `5 minutes` is not a duration; write a number and a unit (us, ms, s, m, h, d), such as 5m or 1.5s, up to 366d at line 1 column 37
+            job file, line 1 column 37: `5 minutes` is not a time between checkpoints; write auto, off, or a number and a unit (ms, s, m, h, d), such as 5m or 1.5s, from 1ms to 366d at line 1 column 37
         {"checkpoint": {"every": "10us"}}
-            job file: `checkpoint.every` is 10us; expected at least 1ms
+            job file, line 1 column 32: `10us` is not a time between checkpoints; write auto, off, or a number and a unit (ms, s, m, h, d), such as 5m or 1.5s, from 1ms to 366d at line 1 column 32
+        {"checkpoint": {"mtbf": "1ms"}}
+            job file: `checkpoint.mtbf` is 1ms; expected at least 1s
+        {"checkpoint": {"budget": "0%"}}
+            job file, line 1 column 31: `0%` is not a part of the running time; write a percentage above 0% and up to 100%, with at most four digits behind the point, such as 1% or 0.5% at line 1 column 31
         {"checkpoint": {"timeout": "0s"}}
             job file: `checkpoint.timeout` is 0s; expected at least 1ms
         {"checkpoint": {"protocol": "optimistic"}}

@@ -1,5 +1,9 @@
 //! Commands to running jobs: `ps`, `checkpoint`, `rail`, `kill`.
 
+use std::str::FromStr;
+
+use clap::Args;
+use drivers::NicChoice;
 use launcher::error::LauncherError;
 use launcher::registry::{self, JobInfo};
 use launcher::requests::{Answer, Committed, RailOutcome, Request, ask};
@@ -8,10 +12,38 @@ use launcher::text;
 use serde::Serialize;
 
 use super::{print_json, say};
-use crate::arguments::{RailArguments, RankArgument};
+use crate::arguments::{JobArgument, nic_argument};
 use crate::background::watched_jobs;
 use crate::error::CliError;
 use crate::exit::Exit;
+
+#[derive(Debug, Args)]
+pub(crate) struct RailArguments {
+    #[command(flatten)]
+    pub(crate) job: JobArgument,
+    /// The NIC, as for `run`: udp, udp:INTERFACE, xdp:INTERFACE, verbs, verbs:DEVICE, or auto
+    #[arg(long, value_name = "NIC", value_parser = nic_argument)]
+    pub(crate) nic: NicChoice,
+    /// Number of the rank that changes, or all
+    #[arg(long, value_name = "R", default_value = "all")]
+    pub(crate) rank: RankArgument,
+}
+
+/// One rank, or all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RankArgument(pub(crate) Option<u32>);
+
+impl FromStr for RankArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RankArgument, String> {
+        if text == "all" {
+            return Ok(RankArgument(None));
+        }
+        let number = text.parse().map_err(|_| format!("expected a rank's number, or all, found `{text}`"))?;
+        Ok(RankArgument(Some(number)))
+    }
+}
 
 /// Ranks of a job that have a line each; of more, those that do the same share one.
 const RANKS_SHOWN_MAX: usize = 16;
@@ -29,7 +61,7 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
     let mut listed = Vec::new();
     for info in registry::jobs()? {
         let status = match ask(&info, &Request::Status) {
-            Ok(Answer::Status(status)) => Some(status),
+            Ok(Answer::Status(status)) => Some(*status),
             _ if !is_alive(info.pid) => {
                 // Its launcher and the guard were killed together.
                 let job = u128::from_str_radix(&info.job, 16).unwrap_or(0);
@@ -67,6 +99,9 @@ pub(crate) fn list(json: bool) -> Result<Exit, CliError> {
         say!("{job:<8}  {pid:>7}  {phase:<11}  {commits:>11}  {ago:>10}  {rollbacks:>9}  {command}")?;
         for line in rank_lines(&status.each_rank) {
             say!("{line}")?;
+        }
+        if status.checkpoints.comes_by_itself() {
+            say!("  {}", status.checkpoints.words())?;
         }
         for suspect in &status.suspected {
             let ago = text::nanos(suspect.ms_ago.saturating_mul(1_000_000));
@@ -126,7 +161,7 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
             Ok(Exit::Success)
         }
         Answer::Failed { reason } => Err(CliError::CheckpointFailed { reason }),
-        Answer::Status(_) | Answer::Rails { .. } | Answer::Stopping => {
+        Answer::Status(_) | Answer::Rails { .. } | Answer::Tuned { .. } | Answer::Stopping => {
             Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() })
         }
     }

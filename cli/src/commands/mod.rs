@@ -11,6 +11,7 @@ pub(crate) mod files;
 pub(crate) mod hosts;
 pub(crate) mod inspect;
 pub(crate) mod interrupt;
+pub(crate) mod interval;
 pub(crate) mod jobs;
 pub(crate) mod key;
 pub(crate) mod mpirun;

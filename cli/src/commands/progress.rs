@@ -11,6 +11,7 @@ use ckpt_glue::pmi::{Member, Ranks};
 use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
 use launcher::repeats::{AGAIN_EVERY, Repeats, Say};
 use launcher::requests::NO_CHECKPOINTS;
+use launcher::status::Checkpoints;
 use launcher::text;
 use launcher::{Channel, CopyNotice, MpiNotice, Notice, Observer, SoFar};
 use transport::{Epoch, Rank};
@@ -444,6 +445,16 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
         }
         Event::AllRunning { .. } => "all ranks run".to_owned(),
         Event::Checkpoint(event) => checkpoint_words(event)?,
+        Event::IntervalTuned(every) => {
+            format!("{} from now on, as asked", Checkpoints::asked(*every).words())
+        }
+        Event::IntervalChosen { chosen, cause } => {
+            let words = Checkpoints::chosen(*chosen).words();
+            match text::cause(*cause) {
+                Some(why) => format!("{words} from now on: {why}"),
+                None => words,
+            }
+        }
         Event::Reported { action: Some((_, Plan::Stop { reason })), .. } if is_said_last(*reason) => {
             return None;
         }

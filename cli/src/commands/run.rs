@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, KeeperConfig, OnFault};
+use ckpt_glue::interval::Every;
 use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::{Beginning, Ending};
@@ -45,7 +46,6 @@ use crate::exit::Exit;
 
 /// Names of the launcher's own settings in a job file.
 pub(crate) mod setting {
-    pub(crate) const CONFIG: &str = "config";
     pub(crate) const BIND: &str = "bind";
     pub(crate) const AUTH: &str = "auth";
     pub(crate) const SAVES: &str = "saves";
@@ -56,7 +56,7 @@ pub(crate) mod setting {
     pub(crate) const REMOTE_SHELL: &str = "remote-shell";
     pub(crate) const DOMAINS: &str = "domains";
     pub(crate) use launcher::setting::{
-        FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, ON_LAUNCHER_LOSS, RAIL,
+        CONFIG, FORMER_HOSTS, FORMER_SILENCE, HOSTS, NODE_DIRECTORY, ON_HOST_LOSS, ON_LAUNCHER_LOSS, RAIL,
         SPARE_HOSTS, UNPROTECTED,
     };
     pub(crate) const FLUSH_TO: &str = "flush-to";
@@ -104,7 +104,7 @@ pub(crate) fn run(
     detached: Option<&DetachedLauncher>,
 ) -> Result<Exit, CliError> {
     let job = fresh_job()?;
-    let mut config = job_config(&arguments);
+    let mut config = job_config(&arguments)?;
     config.validate()?;
     check_bind(&arguments.bind)?;
     let mut program = program(&arguments)?;
@@ -285,8 +285,8 @@ fn made(folder: &Path) -> std::io::Result<PathBuf> {
 }
 
 fn wants_checkpoints(arguments: &RunArguments) -> bool {
-    let CheckpointArguments { every, directory, time_limit, .. } = &arguments.checkpoint;
-    every.is_some()
+    let CheckpointArguments { interval, directory, time_limit, .. } = &arguments.checkpoint;
+    interval.every.is_some_and(|every| every != Every::OnRequest)
         || directory.is_some()
         || time_limit.is_some()
         || arguments.protection.any()
@@ -333,7 +333,9 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     let rolls_back = arguments.fault.on_fault == Some(FaultAction::Restart) && is_unsaved;
     let begins_again = arguments.fault.on_exit == Some(ExitAction::Restart) && is_unsaved;
     let refused = [
-        (is_open && checkpoint.every.is_some(), "--ckpt-every", NOT_SAVED),
+        (is_open && checkpoint.interval.every.is_some(), "--ckpt-every", NOT_SAVED),
+        (is_open && checkpoint.interval.mtbf.is_some(), "--mtbf", NOT_SAVED),
+        (is_open && checkpoint.interval.budget.is_some(), "--ckpt-budget", NOT_SAVED),
         (is_open && checkpoint.directory.is_some(), "--ckpt-dir", NOT_SAVED),
         (is_open && checkpoint.time_limit.is_some(), "--time-limit", NOT_SAVED),
         (is_open && checkpoint.pid_namespace, "--pid-namespace", NOT_SAVED),
@@ -447,14 +449,13 @@ pub(crate) fn fresh_job() -> Result<JobId, CliError> {
     Ok(JobId(u128::from_le_bytes(bytes)))
 }
 
-fn job_config(arguments: &RunArguments) -> JobConfig {
+fn job_config(arguments: &RunArguments) -> Result<JobConfig, CliError> {
     let fault = &arguments.fault;
-    JobConfig {
-        checkpoint: CheckpointConfig {
-            every: arguments.checkpoint.every,
-            timeout: arguments.checkpoint.timeout,
-            ..CheckpointConfig::default()
-        },
+    let mut checkpoint =
+        CheckpointConfig { timeout: arguments.checkpoint.timeout, ..CheckpointConfig::default() };
+    arguments.checkpoint.interval.apply(&mut checkpoint)?;
+    Ok(JobConfig {
+        checkpoint,
         time_limit: arguments.checkpoint.time_limit,
         fault: FaultConfig {
             on_fault: fault.on_fault.unwrap_or(FaultAction::Restart).into(),
@@ -464,7 +465,7 @@ fn job_config(arguments: &RunArguments) -> JobConfig {
             ..FaultConfig::default()
         },
         keeper: arguments.hosts.keeper_config(KeeperConfig::default()),
-    }
+    })
 }
 
 fn make_run_directory(arguments: &RunArguments, plan: &Plan) -> Result<RunDirectory, CliError> {
@@ -582,7 +583,7 @@ pub(crate) fn job_file(plan: &Plan) -> JobFile {
         job: plan.job,
         ranks: plan.ranks,
         checkpoint: CheckpointSettings {
-            every_ms: every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            every_ms: every.fixed().map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
             keep: plan.keep,
         },
         directory: bytes(plan.program.directory.as_os_str()),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ckpt_glue::config::{CheckpointConfig, JobConfig};
+use ckpt_glue::interval::Every;
 use ckpt_glue::protection::seat::Authority;
 use ckpt_glue::recovery::Beginning;
 use drivers::{RAILS_VARIABLE, RailChoice};
@@ -148,7 +149,7 @@ fn plan(arguments: &DemoArguments, job: transport::JobId, directory: PathBuf) ->
         directory,
         keep: 2,
         config: JobConfig {
-            checkpoint: CheckpointConfig { every: Some(EVERY), ..CheckpointConfig::default() },
+            checkpoint: CheckpointConfig { every: Every::Fixed(EVERY), ..CheckpointConfig::default() },
             ..JobConfig::default()
         },
         beginning: Beginning::Fresh,

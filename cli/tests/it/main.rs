@@ -20,6 +20,7 @@ mod env;
 mod host_loss;
 mod ids;
 mod inspect;
+mod interval;
 mod limited;
 mod metadata_damage;
 mod missing;

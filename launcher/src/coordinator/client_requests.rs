@@ -10,8 +10,8 @@ use ckpt_glue::protocols::CheckpointEvent;
 use nix::sys::epoll::EpollFlags;
 use transport::{Epoch, Rank};
 
-use super::super::requests::Answered;
-use super::super::status::{FalseAlarms, RankStatus, Saved, Status, SuspectedNode, state};
+use super::super::requests::{Answer, Answered};
+use super::super::status::{Checkpoints, FalseAlarms, RankStatus, Saved, Status, SuspectedNode, state};
 use super::{Shell, Source};
 
 impl Shell<'_> {
@@ -30,6 +30,12 @@ impl Shell<'_> {
             Answered::Status => self.requests.report(client, self.status()),
             Answered::Checkpoint => self.feed_job(job::Input::Request(Asker::Command)),
             Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
+            Answered::Tune(tuning) => {
+                self.feed_job(job::Input::Tune(tuning));
+                self.keep_interval(&tuning);
+                let checkpoints = self.checkpoints();
+                self.requests.answer_one(client, &Answer::Tuned { checkpoints });
+            }
             Answered::Stop => self.interrupt(),
             Answered::Gone => {
                 self.events.forget(token);
@@ -47,6 +53,12 @@ impl Shell<'_> {
         if let Event::Checkpoint(CheckpointEvent::Committed { images, .. }) = event {
             self.saved = Some(Saved { at: Instant::now(), images: images.clone() });
         }
+    }
+
+    /// When checkpoints are taken.
+    fn checkpoints(&self) -> Checkpoints {
+        let chosen = self.job.chosen_interval();
+        chosen.map_or_else(|| Checkpoints::asked(self.job.every()), Checkpoints::chosen)
     }
 
     fn status(&self) -> Status {
@@ -77,6 +89,7 @@ impl Shell<'_> {
             "running".clone_into(&mut status.phase);
             status.running = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
         }
+        status.checkpoints = self.checkpoints();
         status.failing = self.unsaved.failing();
         let now = self.now();
         let suspected = self.job.suspects().map(|(node, by, since)| SuspectedNode {

@@ -1,5 +1,7 @@
 //! The job's file has the options with which a restart continues by default: those of the job's last run.
 
+use ckpt_glue::JobConfig;
+use ckpt_glue::interval::Tuning;
 use store::{JobFile, StoreError};
 
 use super::super::nodes::wire::NodeTask;
@@ -32,6 +34,23 @@ impl Shell<'_> {
         for node in nodes {
             let task = NodeTask::Keep { job_file: file.emit() };
             self.keepers.send(node, &ToKeeper::Node { number: 0, task });
+        }
+    }
+
+    /// A person has changed when checkpoints are taken. What a restart was given besides becomes the job's when all ranks run, and this with it.
+    pub(super) fn keep_interval(&mut self, tuning: &Tuning) {
+        let Some(file) = &mut self.job_file else { return };
+        let Some(text) = file.settings.get_mut(setting::CONFIG) else { return };
+        let Ok(mut config) = JobConfig::parse(text.as_bytes()) else { return };
+        let checkpoint = &mut config.checkpoint;
+        checkpoint.every = tuning.every.unwrap_or(checkpoint.every);
+        checkpoint.mtbf = tuning.mtbf.or(checkpoint.mtbf);
+        checkpoint.budget = tuning.budget.unwrap_or(checkpoint.budget);
+        let every = checkpoint.every.fixed();
+        file.checkpoint.every_ms = every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        *text = config.emit();
+        if self.end.has_run {
+            self.store.ask(Task::Keep(Box::new(file.clone())));
         }
     }
 

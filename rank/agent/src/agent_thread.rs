@@ -141,7 +141,11 @@ impl LifeOfAgent {
             while let Some(control) = self.reader.next()? {
                 // R7
                 if control.job == self.launch.job && control.life == self.launch.life {
+                    let waited = self.enrolment.is_some();
                     self.hear(control.message, pmi.as_deref_mut())?;
+                    if waited && self.enrolment.is_none() {
+                        images.begin_life();
+                    }
                 }
             }
             if let Some(done) = images.look() {
@@ -275,7 +279,7 @@ impl LifeOfAgent {
                 }
                 Output::CancelImage { epoch } => images.cancel(epoch),
                 // Nothing older is kept here: the launcher collects.
-                Output::Committed { .. } => {}
+                Output::Committed { .. } => images.committed(),
                 Output::Send(message) => self.rank.lock().send(message).map_err(AgentError::Line)?,
             }
         }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use ckpt_glue::control::{CutStatistics, NoImageReason, Reason};
 use ckpt_glue::names::ImageDigest;
 use ckpt_glue::participant::Input;
+use client::delay::{DelayMeter, Progress};
 use client::input;
 use client::launch::Launch;
 use drivers::shm::host;
@@ -154,6 +155,7 @@ pub(crate) struct Images {
     expected: Duration,
     /// The reason why the last image was not taken, until it is reported.
     reason: Option<Reason>,
+    delay: DelayMeter,
 }
 
 /// How a capture ended.
@@ -222,7 +224,8 @@ impl Images {
         process::restore::before_threads(input::restore);
         let (line, pmi) = (line.as_raw_fd(), launchers_socket());
         let (choice, expected) = (Choice::new(), Duration::ZERO);
-        Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, reason: None })
+        let delay = DelayMeter::new(Progress::of_process_without_this_thread());
+        Ok(Images { directory, line, outputs, pmi, writing: None, choice, expected, reason: None, delay })
     }
 
     /// When [`Images::look`] has something to do, if an image is being written.
@@ -238,6 +241,7 @@ impl Images {
         endpoints: &'a [Endpoint],
     ) -> Cut<'a> {
         let entered = Instant::now();
+        self.delay.begin(Progress::of_process_without_this_thread());
         match self.try_take(generation, launch, endpoints, entered) {
             Ok(Attempt::Restored(frozen_ports)) => {
                 // An older image that was being written has its writer, and its file, in the process that was saved.
@@ -259,6 +263,7 @@ impl Images {
                     | TakeError::Nameless { .. } => NoImageReason::Unsavable { what: 0 },
                 };
                 self.reason = Some(Reason::new(&error));
+                self.delay.give_up(Progress::of_process_without_this_thread());
                 Cut::Failed(reason)
             }
         }
@@ -464,6 +469,7 @@ impl Images {
                     dump_ns: nanos(dump) + pause.state_ns + pause.memory_ns,
                     thaw_ns: nanos(thaw),
                     write_ns: total.saturating_sub(pause.total_ns),
+                    delay_ns: self.delay.delay_ns(),
                     input_read,
                     ..CutStatistics::default()
                 };
@@ -541,10 +547,21 @@ impl Images {
 
     /// An image of this epoch is not wanted any more.
     pub(crate) fn cancel(&mut self, epoch: Epoch) {
+        self.delay.give_up(Progress::of_process_without_this_thread());
         if let Some(writing) = self.writing.take_if(|writing| writing.generation.epoch == epoch) {
             writing.captured.cancel();
             self.abandon(writing.writer);
         }
+    }
+
+    /// The program begins to run, or goes on in another life: its speed is measured from here.
+    pub(crate) fn begin_life(&mut self) {
+        self.delay = DelayMeter::new(Progress::of_process_without_this_thread());
+    }
+
+    /// The generation is committed.
+    pub(crate) fn committed(&mut self) {
+        self.delay.end(Progress::of_process_without_this_thread());
     }
 
     fn abandon(&self, writer: ImageWriter<DirectoryFile>) {

@@ -18,6 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use transport::{Epoch, JobId, Life, PortId, Rank};
 
 use crate::capture::{FinishedMemory, Memory};
+use crate::delay::ProgramDelay;
 use crate::error::SessionError;
 use crate::limits::DRAIN_MAX;
 use crate::requests::NOBODY;
@@ -57,6 +58,7 @@ struct Part {
     entered: Instant,
     /// Of the port's section in the newest image.
     port_bytes: usize,
+    delay: ProgramDelay,
 }
 
 pub(crate) struct Agent {
@@ -99,6 +101,7 @@ impl Agent {
             finished: None,
             entered: Instant::now(),
             port_bytes: 0,
+            delay: ProgramDelay::default(),
         };
         let (part, nics) = (Mutex::new(part), Mutex::new(nics));
         Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, wake })
@@ -300,6 +303,10 @@ impl Agent {
             match output {
                 Output::TakeCut { epoch } => {
                     let entered = if memory.is_some() { part.entered } else { Instant::now() };
+                    let stands = memory.is_some();
+                    if stands {
+                        part.delay.begin(entered);
+                    }
                     let image = match (&mut memory, &part.finished) {
                         (Some(memory), _) => {
                             Some(self.capture(entered, epoch, &mut **memory, &mut part.port_bytes))
@@ -310,7 +317,13 @@ impl Agent {
                         }
                         (None, None) => None,
                     };
-                    let queued = image.is_some_and(|image| self.images.push(image));
+                    if stands {
+                        part.delay.stood();
+                    }
+                    let queued = image.is_some_and(|mut image| {
+                        image.statistics.delay_ns = part.delay.delay_ns();
+                        self.images.push(image)
+                    });
                     if !queued {
                         // A counted rank cuts at its points only, and the writer lives as long as the process; were
                         // either untrue, the epoch must rise all the same (rule 2).
@@ -320,9 +333,12 @@ impl Agent {
                     }
                 }
                 Output::RaiseEpoch { epoch } => self.raise(epoch),
-                Output::CancelImage { epoch } => self.images.cancel(epoch),
+                Output::CancelImage { epoch } => {
+                    part.delay.give_up();
+                    self.images.cancel(epoch);
+                }
                 // Nothing older is kept here: the launcher collects.
-                Output::Committed { .. } => {}
+                Output::Committed { .. } => part.delay.end(),
                 Output::Send(message) => self.say(part, message),
             }
         }

@@ -141,6 +141,7 @@ pub(crate) fn capture(
         dump_ns: nanos(dump),
         thaw_ns: nanos(thaw),
         write_ns: 0,
+        delay_ns: None,
         messages,
         input_read: input::look(),
     };

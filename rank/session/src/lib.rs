@@ -41,6 +41,7 @@ mod agent;
 mod capture;
 mod collective;
 mod control;
+mod delay;
 pub mod error;
 pub mod limits;
 mod message;

@@ -12,6 +12,7 @@ use ckpt_glue::control::{
     Control, ControlKey, ControlReader, ControlWriter, CutMode, CutStatistics, ExitedRecord, Message,
     PortEntry, Registration, Source,
 };
+use ckpt_glue::interval::{Every, Tuning};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::participant::{self, Participant};
@@ -511,6 +512,14 @@ impl World {
     pub(crate) fn request(&mut self, source: Source) {
         let now = self.now;
         self.job.handle(now, job::Input::Request(source));
+        self.settle();
+    }
+
+    /// A person changes when checkpoints are taken.
+    pub(crate) fn tune(&mut self, every: Every) {
+        let now = self.now;
+        let tuning = Tuning { every: Some(every), ..Tuning::default() };
+        self.job.handle(now, job::Input::Tune(tuning));
         self.settle();
     }
 

@@ -148,6 +148,7 @@ impl<'a> Numbers<'a> {
             dump_ns: self.long(),
             thaw_ns: self.long(),
             write_ns: self.long(),
+            delay_ns: self.some(|numbers| numbers.long().cast_signed()),
             messages,
             input_read: self.some(Self::long),
         };
