@@ -27,8 +27,12 @@ fn command_lines() {
     );
     refused(&["run", "--", "true"], &["--ranks"]);
     refused(&["run", "-n", "2"], &["PROGRAM"]);
-    refused(&["run", "-n", "2", "--ckpt-every", "5", "--", "true"], &["`5` is not a time between checkpoints", "5m"]);
-    for option in ["--ckpt-every", "--ckpt-timeout", "--start-timeout"] {
+    refused(
+        &["run", "-n", "2", "--ckpt-every", "5", "--", "true"],
+        &["`5` is not a time between checkpoints", "5m"],
+    );
+    refused(&["run", "-n", "2", "--ckpt-every", "0s", "--", "true"], &["from 1ms to 366d"]);
+    for option in ["--ckpt-timeout", "--start-timeout"] {
         let words = [format!("'0s' for '{option} <D>'"), "expected at least 1ms".to_owned()];
         refused(&["run", "-n", "2", option, "0s", "--", "true"], &words.each_ref().map(String::as_str));
     }
