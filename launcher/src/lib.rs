@@ -188,7 +188,7 @@ pub(crate) fn image_key(key: Key) -> ImageKey {
 
 /// Settings of a job file that the launcher knows by name; the others are the commands'.
 pub mod setting {
-    /// The job's settings of checkpoints and recovery, as [`JobConfig`] writes them.
+    /// The job's settings of checkpoints and recovery, as [`super::JobConfig`] writes them.
     pub const CONFIG: &str = "config";
     /// Over which NIC the job has gone last, by a decision while it ran.
     pub const RAIL: &str = "rail";
