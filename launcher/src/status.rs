@@ -104,7 +104,7 @@ impl Checkpoints {
         let bound = match chosen.bound.as_deref() {
             Some("budget") => ", which the budget makes longer",
             Some("duration") => ", twice as long as one takes",
-            Some("range") => ", the limit of what is chosen",
+            Some("range") => ", the limit of chosen intervals",
             Some("failing") => ", because the last ones failed",
             _ => "",
         };

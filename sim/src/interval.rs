@@ -61,7 +61,7 @@ pub struct Row {
     pub fixed_s: f64,
     /// `auto_time` over `fixed_time`.
     pub ratio: f64,
-    /// What is lost to checkpoints and failures, over what is lost with the best fixed interval.
+    /// The loss to checkpoints and failures, over the loss with the best fixed interval.
     pub loss_ratio: f64,
 }
 

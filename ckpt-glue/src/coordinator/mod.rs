@@ -83,7 +83,7 @@ impl Coordinated {
     /// A coordinator that waits for its first life.
     #[must_use]
     pub fn new(config: CheckpointConfig, sabotage: Sabotage) -> Coordinated {
-        // Whoever chooses it says it: see `CheckpointInput::Every`.
+        // The job sends the interval that it chooses: `CheckpointInput::Every`.
         let every = config.every.fixed();
         Coordinated {
             config,

@@ -33,11 +33,12 @@ impl FailureRate {
     /// Nothing is observed yet. `given`: a person's figure of the job's mean time between failures.
     #[must_use]
     pub fn new(given: Option<Duration>) -> FailureRate {
-        let given_s = given.map(|given| given.max(MTBF_MIN).as_secs_f64());
-        FailureRate { given_s, failures: 0.0, observed_s: 0.0 }
+        let mut rate = FailureRate { given_s: None, failures: 0.0, observed_s: 0.0 };
+        given.into_iter().for_each(|given| rate.expect(given));
+        rate
     }
 
-    /// A person gives another figure; what was observed still counts.
+    /// A person gives another figure; earlier observations still count.
     pub fn expect(&mut self, mtbf: Duration) {
         self.given_s = Some(mtbf.max(MTBF_MIN).as_secs_f64());
     }

@@ -13,6 +13,7 @@ use core::time::Duration;
 
 use transport::Instant;
 
+use crate::config::CheckpointConfig;
 use crate::control::ImageReport;
 use crate::layout::Layout;
 use crate::limits::{
@@ -69,6 +70,15 @@ pub struct Tuning {
     pub budget: Option<Percentage>,
 }
 
+impl Tuning {
+    /// Changes a job's settings.
+    pub fn apply(&self, to: &mut CheckpointConfig) {
+        to.every = self.every.unwrap_or(to.every);
+        to.mtbf = self.mtbf.or(to.mtbf);
+        to.budget = self.budget.unwrap_or(to.budget);
+    }
+}
+
 /// What an interval was chosen from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Estimate {
@@ -115,7 +125,7 @@ pub enum Cause {
 }
 
 impl Estimate {
-    /// What has changed most since `before`.
+    /// The largest change since `before`.
     #[must_use]
     pub fn cause(&self, before: Option<&Estimate>) -> Cause {
         let Some(before) = before.filter(|before| before.cost.is_some()) else { return Cause::First };
@@ -175,7 +185,7 @@ impl AutoInterval {
         }
     }
 
-    /// A person gives other figures; what was observed still counts.
+    /// A person gives other figures; earlier observations still count.
     pub fn tune(&mut self, tuning: &Tuning) {
         if let Some(mtbf) = tuning.mtbf {
             self.rate.expect(mtbf);

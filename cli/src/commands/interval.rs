@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ckpt_glue::config::CheckpointConfig;
-use ckpt_glue::interval::{Every, MTBF_MIN, Percentage};
+use ckpt_glue::interval::{Every, MTBF_MIN, Percentage, Tuning};
 use ckpt_glue::write_duration;
 use clap::Args;
 use launcher::registry;
@@ -38,14 +38,13 @@ pub(crate) struct IntervalArguments {
 }
 
 impl IntervalArguments {
-    /// What is given replaces what was.
+    /// Changes a job's settings.
     ///
     /// # Errors
     /// If there is a figure for a choice that nobody makes.
     pub(crate) fn apply(&self, to: &mut CheckpointConfig) -> Result<(), CliError> {
-        to.every = self.every.unwrap_or(to.every);
-        to.mtbf = self.mtbf.or(to.mtbf);
-        to.budget = self.budget.unwrap_or(to.budget);
+        let IntervalArguments { every, mtbf, budget } = *self;
+        Tuning { every, mtbf, budget }.apply(to);
         for (is_given, option) in [(self.mtbf.is_some(), "--mtbf"), (self.budget.is_some(), "--ckpt-budget")]
         {
             if is_given && to.every != Every::Auto {

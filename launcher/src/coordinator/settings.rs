@@ -42,11 +42,8 @@ impl Shell<'_> {
         let Some(file) = &mut self.job_file else { return };
         let Some(text) = file.settings.get_mut(setting::CONFIG) else { return };
         let Ok(mut config) = JobConfig::parse(text.as_bytes()) else { return };
-        let checkpoint = &mut config.checkpoint;
-        checkpoint.every = tuning.every.unwrap_or(checkpoint.every);
-        checkpoint.mtbf = tuning.mtbf.or(checkpoint.mtbf);
-        checkpoint.budget = tuning.budget.unwrap_or(checkpoint.budget);
-        let every = checkpoint.every.fixed();
+        tuning.apply(&mut config.checkpoint);
+        let every = config.checkpoint.every.fixed();
         file.checkpoint.every_ms = every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         *text = config.emit();
         if self.end.has_run {
