@@ -123,11 +123,8 @@ pub const AUTO_EVERY_MIN: Duration = Duration::from_millis(100);
 /// Longest interval that is chosen for a job: a person who looks once a day finds a checkpoint.
 pub const AUTO_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// When the first checkpoint of a job is taken whose cost is not known yet, at the earliest.
-pub const AUTO_FIRST_MIN: Duration = Duration::from_secs(1);
-
-/// When the first checkpoint of a job is taken whose cost is not known yet, at the latest.
-pub const AUTO_FIRST_MAX: Duration = Duration::from_secs(10);
+/// When a checkpoint is taken while its cost is not known: one more or less matters little, and without its cost nothing can be chosen.
+pub const AUTO_FIRST: Duration = Duration::from_secs(1);
 
 /// Intervals that differ by less than this factor are not reported.
 pub const INTERVAL_REPORT_RATIO: f32 = 1.25;

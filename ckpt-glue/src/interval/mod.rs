@@ -17,8 +17,8 @@ use crate::config::CheckpointConfig;
 use crate::control::ImageReport;
 use crate::layout::Layout;
 use crate::limits::{
-    AUTO_DOUBLINGS_MAX, AUTO_EVERY_DURATIONS, AUTO_EVERY_MAX, AUTO_EVERY_MIN, AUTO_FIRST_MAX, AUTO_FIRST_MIN,
-    COSTS_REMEMBERED, DURATION_MAX,
+    AUTO_DOUBLINGS_MAX, AUTO_EVERY_DURATIONS, AUTO_EVERY_MAX, AUTO_EVERY_MIN, AUTO_FIRST, COSTS_REMEMBERED,
+    DURATION_MAX,
 };
 
 pub use failure_rate::{FailureRate, MTBF_MIN};
@@ -252,8 +252,7 @@ impl AutoInterval {
             |part: fn(&Measured) -> Option<Duration>| median(self.measured.iter().filter_map(part).collect());
         let took = self.measured.iter().map(|measured| measured.took).max();
         let (Some(pause), Some(took)) = (of(|measured| Some(measured.pause)), took) else {
-            let first = (mtbf / 4).clamp(AUTO_FIRST_MIN, AUTO_FIRST_MAX);
-            return Estimate { every: first, cost: None, mtbf, bound: None };
+            return Estimate { every: AUTO_FIRST, cost: None, mtbf, bound: None };
         };
         // Until ranks have reported a delay: while an image is written, the program runs at less than its full speed.
         let cost = of(|measured| measured.delay).unwrap_or(pause + took / 4).max(pause);
