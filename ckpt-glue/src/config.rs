@@ -1,10 +1,10 @@
 //! A job's settings of checkpoints and recovery, as they stand in its job file. The launcher sets those that it has options
-//! for: `every`, `timeout`, `on_fault`, `on_exit`, `restarts_max`, `start_timeout`, `time_limit`. The others have their defaults; they are here for the machines,
+//! for: `every`, `timeout`, `policy`, `on_fault`, `on_exit`, `restarts_max`, `start_timeout`, `time_limit`. The others have their defaults; they are here for the machines,
 //! which the simulator runs with other values too.
 //!
 //! ```json
 //! { "checkpoint": { "protocol": "coordinated", "every": "5m", "timeout": "1m" },
-//!   "fault":      { "detector": "process-death", "recovery": "restart", "on_fault": "restart", "restarts_max": 5 } }
+//!   "fault":      { "policy": { "on": { "repeated": "restart" } }, "on_fault": "restart", "restarts_max": 5 } }
 //! ```
 //!
 //! Every field has a default; unknown fields are refused, so that a misspelt one is noticed.
@@ -22,7 +22,8 @@ use crate::limits::{
     BACK_OFF_MAX, CHECKPOINT_EVERY_MIN, EARLIER_SILENCES, FAN_OUT_MAX, FENCE_MAX, HEARTBEAT_MIN,
     HEARTBEATS_MISSED_MIN, JOB_FILE_BYTES_MAX, RECONNECT_BEATS, REPLACE_SILENCES, RESTARTS_MAX,
 };
-use crate::protocols::{CHECKPOINT_PROTOCOLS, FAULT_DETECTORS, RECOVERY_PROTOCOLS};
+use crate::protocols::CHECKPOINT_PROTOCOLS;
+use crate::recovery::Policy;
 
 /// The reaction to a detected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -80,10 +81,8 @@ impl Default for CheckpointConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultConfig {
-    /// Name of the fault detector.
-    pub detector: String,
-    /// Name of the recovery protocol.
-    pub recovery: String,
+    /// Models of faults, and the recovery protocols for each.
+    pub policy: Policy,
     /// Whether to recover at all.
     pub on_fault: OnFault,
     /// Whether an exit code of a rank is a fault.
@@ -101,8 +100,7 @@ pub struct FaultConfig {
 impl Default for FaultConfig {
     fn default() -> FaultConfig {
         FaultConfig {
-            detector: "process-death".to_string(),
-            recovery: "restart".to_string(),
+            policy: Policy::default(),
             on_fault: OnFault::Restart,
             on_exit: OnExit::Fail,
             restarts_max: 5,
@@ -217,8 +215,7 @@ impl JobConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let checkpoint = &self.checkpoint;
         component("checkpoint.protocol", &checkpoint.protocol, CHECKPOINT_PROTOCOLS)?;
-        component("fault.detector", &self.fault.detector, FAULT_DETECTORS)?;
-        component("fault.recovery", &self.fault.recovery, RECOVERY_PROTOCOLS)?;
+        self.fault.policy.validate()?;
         let every = checkpoint.every.fixed().unwrap_or(CHECKPOINT_EVERY_MIN);
         range(every >= CHECKPOINT_EVERY_MIN, "checkpoint.every", "at least 1ms", &write_duration(every))?;
         let mtbf = checkpoint.mtbf.unwrap_or(MTBF_MIN);

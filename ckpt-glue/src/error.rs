@@ -2,6 +2,7 @@
 
 use crate::limits::{FAN_OUT_MAX, NODES_MAX, RANKS_MAX};
 use crate::names::NodeIndex;
+use crate::recovery::PolicyError;
 
 /// A layout that cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -169,6 +170,9 @@ pub enum ConfigError {
         /// The present contents.
         found: alloc::string::String,
     },
+    /// A policy that cannot be.
+    #[error("job file: fault.policy: {0}")]
+    Policy(#[from] PolicyError),
     /// No component of that name in this build.
     #[error("job file: `{field}` names `{found}`; this build has {expected}")]
     Component {

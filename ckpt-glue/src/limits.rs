@@ -267,3 +267,9 @@ pub const RAIL_NAMED_MAX: usize = 8;
 
 /// Attempts to rebuild one generation before a life begins; nodes that were lost meanwhile are asked anew in between.
 pub const REPAIRS_MAX: u32 = 3;
+
+/// Most process faults of one node that a policy may ask for before they are a fault of the node.
+pub const REPEATED_FAULTS_MAX: u32 = 1000;
+
+/// Shortest silence between ranks of two nodes that a policy may take for a fault: links find another way, or retransmit, within seconds.
+pub const NETWORK_AFTER_MIN: Duration = Duration::from_secs(5);

@@ -1,8 +1,6 @@
-//! The three kinds of component that make a fault-tolerance model, chosen by name in the job's configuration.
+//! Checkpoint protocols: the work in normal running that allows a job to survive a fault. Chosen by name in the job's configuration.
 //!
-//! * [`CheckpointProtocol`]: the work in normal running, and the ranks that must roll back. `coordinated`.
-//! * [`FaultDetector`]: which reports are faults. `process-death`.
-//! * [`RecoveryProtocol`]: the reaction to a fault. `restart`.
+//! The reaction to a fault is in [`crate::recovery`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,12 +8,10 @@ use core::time::Duration;
 
 use transport::{Epoch, Instant, Life, Rank};
 
-use crate::config::{JobConfig, OnExit, OnFault};
-use crate::control::{FaultReport, ImageReport, Message, NoImageReason, Point, PointSummary, Source};
+use crate::config::JobConfig;
+use crate::control::{ImageReport, Message, NoImageReason, Point, PointSummary, Source};
 use crate::coordinator::Coordinated;
-use crate::layout::Layout;
-use crate::limits::BACK_OFF_MAX;
-use crate::names::{ExitStatus, GenerationId};
+use crate::names::GenerationId;
 use crate::sabotage::Sabotage;
 
 /// The life that a checkpoint protocol works in: all its ranks run.
@@ -194,16 +190,7 @@ pub enum CheckpointOutput {
     Event(CheckpointEvent),
 }
 
-/// The ranks that must roll back after a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RollBack {
-    /// Every rank.
-    All,
-    /// Only this one.
-    Only(Rank),
-}
-
-/// The work in normal running that allows a job to survive a fault, and the ranks that must roll back after one.
+/// The work in normal running that allows a job to survive a fault.
 pub trait CheckpointProtocol: core::fmt::Debug + Send {
     /// Its name in job files.
     fn name(&self) -> &'static str;
@@ -221,202 +208,10 @@ pub trait CheckpointProtocol: core::fmt::Debug + Send {
     fn poll_output(&mut self) -> Option<CheckpointOutput>;
     /// The epoch that is being saved, if any.
     fn saving(&self) -> Option<Epoch>;
-    /// The ranks that must roll back after `fault`.
-    fn rolls_back(&self, fault: &Fault) -> RollBack;
-}
-
-/// Kinds of fault, as papers on fault models name them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub enum FaultKind {
-    /// A process is gone, its node is well.
-    Process,
-    /// A node is gone.
-    Physical,
-    /// The program itself has ended, or wants the end.
-    Program,
-    /// The saved state contradicts itself.
-    Inconsistent,
-}
-
-/// A report that calls for recovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
-    /// Its kind.
-    pub kind: FaultKind,
-    /// The observations.
-    pub report: FaultReport,
-}
-
-/// Decides which reports are faults.
-pub trait FaultDetector: core::fmt::Debug + Send {
-    /// Its name in job files.
-    fn name(&self) -> &'static str;
-    /// Takes a report; the fault, if it makes one.
-    fn observe(&mut self, now: Instant, report: &FaultReport) -> Option<Fault>;
-}
-
-/// The facts for a recovery protocol.
-#[derive(Clone, Copy, Debug)]
-pub struct RecoveryView<'a> {
-    /// Which nodes run which ranks.
-    pub layout: &'a Layout,
-    /// Newest committed generation.
-    pub newest: Option<GenerationId>,
-    /// Attempts to recover since the last committed generation, the coming one not counted.
-    pub attempts: u32,
-    /// Of these, those since the last life whose ranks ran for [`BACK_OFF_MAX`].
-    pub in_a_row: u32,
-    /// Attempts allowed.
-    pub restarts_max: u32,
-    /// Whether a fault ends the job.
-    pub on_fault: OnFault,
-    /// Whether an exit code of a rank is a fault.
-    pub on_exit: OnExit,
-    /// The ranks that must roll back.
-    pub roll_back: RollBack,
-}
-
-/// The reaction to a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Plan {
-    /// End all processes, begin a new life from the newest committed generation on the same nodes, after this pause.
-    Restart {
-        /// Pause between the end of the old life and the decision about the new one.
-        after: Duration,
-    },
-    /// End all processes and the job.
-    Stop {
-        /// Why no attempt is made.
-        reason: StopReason,
-    },
-}
-
-/// Why a job ends after a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StopReason {
-    /// The configuration sets it.
-    OnFaultAbort,
-    /// The program asked for it.
-    ProgramAborted,
-    /// A rank has ended by itself, in the middle of its program.
-    ProgramExited,
-    /// Some ranks of a program that begins anew connect and others do not: the next time would end in the same way.
-    NotAllConnected,
-    /// As many attempts as allowed have failed since the last committed generation.
-    AttemptsUsedUp {
-        /// How many.
-        attempts: u32,
-    },
-    /// Restarting the same generation would end in the same way.
-    Inconsistent,
-    /// No majority of the keepers answers: another coordinator may decide.
-    NoMajority {
-        /// Keepers that answered.
-        answered: u32,
-        /// Keepers needed.
-        needed: u32,
-    },
-    /// Nodes that are needed do not answer, and there is no other place for their ranks.
-    NodesMissing {
-        /// Nodes that answered.
-        answered: u32,
-        /// Nodes of the job.
-        nodes: u32,
-    },
-    /// The store does not answer whether it is fenced.
-    StoreSilent,
-    /// A job that was restarted finds no generation that it could go back to.
-    NothingToRestore,
-}
-
-/// The reaction to a fault.
-pub trait RecoveryProtocol: core::fmt::Debug + Send {
-    /// Its name in job files.
-    fn name(&self) -> &'static str;
-    /// The reaction to `fault`.
-    fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan;
-}
-
-/// A process that was killed is a fault, and so is a node that is gone; an exit code is the program's own. A silent process is no fault: it may be
-/// stopped, swapped out, or under a debugger. Its silence is evidence of a suspicion (R33), as a late heartbeat is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ProcessDeath;
-
-impl FaultDetector for ProcessDeath {
-    fn name(&self) -> &'static str {
-        "process-death"
-    }
-
-    fn observe(&mut self, _now: Instant, report: &FaultReport) -> Option<Fault> {
-        let kind = match report {
-            FaultReport::RankSilent { .. }
-            | FaultReport::RankHeard { .. }
-            | FaultReport::KeeperOverdue { .. }
-            | FaultReport::KeeperHeard { .. } => return None,
-            FaultReport::RankDied { status: ExitStatus::Code(_), .. } | FaultReport::Aborted { .. } => {
-                FaultKind::Program
-            }
-            FaultReport::RankDied { status: ExitStatus::Signal(_), .. }
-            | FaultReport::RankNotRestored { .. }
-            | FaultReport::RankNotStarted { .. }
-            | FaultReport::StartTimedOut { .. }
-            | FaultReport::DecisionFailed { .. } => FaultKind::Process,
-            FaultReport::KeeperSilent { .. } => FaultKind::Physical,
-            FaultReport::Inconsistent { .. } => FaultKind::Inconsistent,
-        };
-        Some(Fault { kind, report: *report })
-    }
-}
-
-/// RESTART: all ranks again on the same nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Restart {
-    /// Pause before the second attempt in a row; doubled for each further one, up to [`BACK_OFF_MAX`].
-    pub back_off: Duration,
-}
-
-impl RecoveryProtocol for Restart {
-    fn name(&self) -> &'static str {
-        "restart"
-    }
-
-    fn plan(&self, view: &RecoveryView<'_>, fault: &Fault) -> Plan {
-        match fault.kind {
-            FaultKind::Program if matches!(fault.report, FaultReport::Aborted { .. }) => {
-                return Plan::Stop { reason: StopReason::ProgramAborted };
-            }
-            FaultKind::Program if view.on_exit == OnExit::Fail => {
-                return Plan::Stop { reason: StopReason::ProgramExited };
-            }
-            FaultKind::Process
-                if view.newest.is_none() && matches!(fault.report, FaultReport::StartTimedOut { .. }) =>
-            {
-                return Plan::Stop { reason: StopReason::NotAllConnected };
-            }
-            FaultKind::Inconsistent => return Plan::Stop { reason: StopReason::Inconsistent },
-            FaultKind::Program | FaultKind::Process | FaultKind::Physical => {}
-        }
-        if view.on_fault == OnFault::Abort {
-            return Plan::Stop { reason: StopReason::OnFaultAbort };
-        }
-        if view.attempts >= view.restarts_max {
-            return Plan::Stop { reason: StopReason::AttemptsUsedUp { attempts: view.attempts } };
-        }
-        let after = match view.in_a_row {
-            0 => Duration::ZERO,
-            more => self.back_off.saturating_mul(2u32.saturating_pow(more - 1)).min(BACK_OFF_MAX),
-        };
-        Plan::Restart { after }
-    }
 }
 
 /// Names that `checkpoint.protocol` may have.
 pub const CHECKPOINT_PROTOCOLS: &str = "`coordinated`";
-/// Names that `fault.detector` may have.
-pub const FAULT_DETECTORS: &str = "`process-death`";
-/// Names that `fault.recovery` may have.
-pub const RECOVERY_PROTOCOLS: &str = "`restart`";
-
 /// The checkpoint protocol of that name.
 #[must_use]
 pub fn checkpoint_protocol(
@@ -426,24 +221,6 @@ pub fn checkpoint_protocol(
 ) -> Option<Box<dyn CheckpointProtocol>> {
     match name {
         "coordinated" => Some(Box::new(Coordinated::new(config.checkpoint.clone(), sabotage))),
-        _ => None,
-    }
-}
-
-/// The fault detector of that name.
-#[must_use]
-pub fn fault_detector(name: &str) -> Option<Box<dyn FaultDetector>> {
-    match name {
-        "process-death" => Some(Box::new(ProcessDeath)),
-        _ => None,
-    }
-}
-
-/// The recovery protocol of that name.
-#[must_use]
-pub fn recovery_protocol(name: &str, config: &JobConfig) -> Option<Box<dyn RecoveryProtocol>> {
-    match name {
-        "restart" => Some(Box::new(Restart { back_off: config.fault.back_off })),
         _ => None,
     }
 }

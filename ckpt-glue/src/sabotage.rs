@@ -46,6 +46,8 @@ pub enum Rule {
     NeverSuspected,
     /// R32 out: the place of a node is given to another host although its ranks may still run.
     PlaceTooEarly,
+    /// R36 out: another host takes the place of a node that answers before its ranks have ended.
+    MovedWhileRunning,
     /// R34 out: half of the nodes are enough for every launcher.
     SeatByHalf,
     /// R34 out: a life begins although too few directories know its seat.
@@ -56,7 +58,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 22] = [
+    pub const ALL: [Rule; 23] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -79,6 +81,7 @@ impl Rule {
         Rule::SeatByHalf,
         Rule::SeatUnknown,
         Rule::SeatStale,
+        Rule::MovedWhileRunning,
     ];
 
     /// The name in reports.
@@ -107,6 +110,7 @@ impl Rule {
             Rule::SeatByHalf => "34-seat-by-half",
             Rule::SeatUnknown => "34-seat-unknown",
             Rule::SeatStale => "34-seat-stale",
+            Rule::MovedWhileRunning => "36-moved-while-running",
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use agent::CaptureMode;
 use ckpt_glue::config::{OnExit, OnFault};
 use ckpt_glue::limits::CHECKPOINT_EVERY_MIN;
+use ckpt_glue::recovery::Policy;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::number;
@@ -23,6 +24,7 @@ use crate::commands::interval::{IntervalArguments, TuneArguments};
 use crate::commands::jobs::RailArguments;
 use crate::commands::key::{KeyArgument, SignArgument};
 use crate::commands::protection::ProtectionArguments;
+use crate::commands::recovery::{RecoveryCommand, SuspectArguments};
 use crate::commands::stdin::{StdinArguments, StdinChange};
 use crate::commands::succession::SuccessionArguments;
 use crate::exit::Exit;
@@ -88,7 +90,7 @@ DIR is the job's directory; it holds the program's path, its arguments, ranks an
 and begins from the newest intact one. It restarts a finished job only if you name a generation. Each restart begins a new incarnation of the job, \
 called a life: two restarts of one generation never mix.
 
-Options about hosts, domains, addresses, the NIC and copies, --ckpt-every, --mtbf, --ckpt-budget, --on-exit and --pid-namespace become the job's defaults once all ranks are running. \
+Options about hosts, domains, addresses, the NIC and copies, --ckpt-every, --mtbf, --ckpt-budget, --on-exit, --recovery and --pid-namespace become the job's defaults once all ranks are running. \
 --generation, --from, --trust, --changed-files, --key-file, --sign, --time-limit and --no-pid-namespace apply to this run alone.")]
     Restart(Box<RestartArguments>),
     /// Rebuild lost images and parity of a job that does not run
@@ -121,9 +123,18 @@ The command prints the NIC of each rank, or why it has not changed, and fails if
 
 If an RDMA device fails under a job, for example because its port goes down, the job moves to udp by itself. Its later incarnations (lives) use udp, too, until you name another NIC.")]
     Rail(RailArguments),
-    /// Change the time between checkpoints of a running job
+    /// Change the time between checkpoints of a running job, and its reactions to faults
     #[command(long_about = crate::commands::interval::LONG_ABOUT)]
     Tune(TuneArguments),
+    /// Take a node of a running job for one that fails: another host gets its place
+    #[command(long_about = crate::commands::recovery::SUSPECT_LONG_ABOUT)]
+    Suspect(SuspectArguments),
+    /// Show and check the reactions of a job to faults
+    #[command(long_about = crate::commands::recovery::LONG_ABOUT)]
+    Recovery {
+        #[command(subcommand)]
+        command: RecoveryCommand,
+    },
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
     /// List the generations in a job's directory
@@ -402,6 +413,9 @@ pub(crate) struct FaultArguments {
     /// Reaction when a rank exits with a code other than 0, or before it has finished: fail ends the job with that code, restart treats it as a fault (--on-fault). MPI_Abort always ends the job [default: fail]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_exit: Option<ExitAction>,
+    /// File with the reactions to each model of fault, and what counts as which: `stillwire recovery --help` explains it, `stillwire recovery check` checks it
+    #[arg(long, value_name = "FILE", value_parser = crate::commands::recovery::policy_file)]
+    pub(crate) recovery: Option<Policy>,
     /// Number of restarts after faults since the last checkpoint, before the job gives up. The pause before each one grows from 200 ms to 5 s
     #[arg(long, value_name = "K", default_value_t = 5, value_parser = number::<u32>(0..=65536))]
     pub(crate) retries: u32,
@@ -440,6 +454,9 @@ pub(crate) struct RestartArguments {
     /// Reaction when a rank exits with a code other than 0, from now on: fail or restart, as for `run` [default: as before]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) on_exit: Option<ExitAction>,
+    /// File with the reactions to faults from now on, as for `run` [default: as before]
+    #[arg(long, value_name = "FILE", value_parser = crate::commands::recovery::policy_file)]
+    pub(crate) recovery: Option<Policy>,
     /// By default as before
     #[command(flatten)]
     pub(crate) flush: FlushArguments,

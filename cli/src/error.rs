@@ -221,6 +221,10 @@ pub(crate) enum CliError {
     NotMoved { reason: String },
     #[error("{reason}")]
     NotTuned { reason: String },
+    #[error("{reason}")]
+    NotSuspected { reason: String },
+    #[error("{path}: {reason}")]
+    Policy { path: PathBuf, reason: String },
     #[error(
         "`{command}` is a command of `stillwire-dev`, the program for developers, which holds the simulator and the benches: in the source tree, cargo run --release --package stillwire-dev -- {command} ..."
     )]
@@ -240,6 +244,7 @@ impl CliError {
             | CliError::EncryptWithNothing
             | CliError::LimitOfNothing { .. }
             | CliError::NothingChosen { .. }
+            | CliError::Policy { .. }
             | CliError::DomainsOfNothing
             | CliError::LauncherLoss { .. }
             | CliError::CopyLocation { .. } => Exit::Usage,

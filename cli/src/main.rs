@@ -108,6 +108,8 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Ps => commands::jobs::list(json),
         Command::Rail(rail) => commands::jobs::rail(&rail, json),
         Command::Tune(tune) => commands::interval::tune(&tune, json),
+        Command::Suspect(suspect) => commands::recovery::suspect(&suspect, json),
+        Command::Recovery { command } => commands::recovery::recovery(&command, json),
         Command::Kill(job) => commands::jobs::kill(&job.job, json),
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
         Command::Inspect(inspect) => commands::inspect::inspect(&inspect, json),

@@ -143,6 +143,7 @@ Moments: frozen, dumping, saved, committing, surveyed, decided, restoring. Actio
   stop keeper of node 1 for 5ms
   cut off node 1 for 5ms                   messages of control are held up; or for longer: a
                                            spare host takes its place
+  suspect node 1                           a person says that it fails: a spare host takes its place
   destroy node 1 for 5ms                   and its own directory, where nodes have any
   power loss after 12 writes for 5ms       of the node with the job's directory
   partition nodes 0 and 1 for 5ms

@@ -112,7 +112,7 @@ pub(crate) const LAUNCHER_SILENT_MAX: Duration = Duration::from_secs(60);
 pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) const KEEPER_ANSWER_LONGEST: Duration = Duration::from_secs(40);
 
-/// Longest wait of a launcher that ends with an error for keepers on other hosts, which are to leave no candidate behind.
+/// Longest wait for keepers on other hosts that are to end and to leave no candidate behind: the launcher ends with an error, or their node leaves the job.
 pub(crate) const GIVE_UP_MAX: Duration = Duration::from_secs(1);
 
 /// Longest wait for the status of a keeper's process that has closed its link.

@@ -13,6 +13,7 @@ use ckpt_glue::job::Event;
 use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
 use ckpt_glue::names::GenerationId;
 use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
+use ckpt_glue::recovery::{Order, Policy};
 use ckpt_glue::{parse_duration, write_duration};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
@@ -55,6 +56,13 @@ pub enum Request {
         mtbf: Option<String>,
         /// Largest part of the running time, likewise.
         budget: Option<String>,
+        /// Reactions to faults, as a person writes them: `repeated=migration,restart`.
+        on: Vec<String>,
+    },
+    /// Take a node for one that fails: another host gets its place.
+    Suspect {
+        /// Its number or host.
+        node: String,
     },
     /// End the job.
     Stop,
@@ -88,6 +96,17 @@ pub enum Answer {
     Tuned {
         /// When checkpoints are taken from now on.
         checkpoints: Checkpoints,
+        /// Which faults there are, and the reactions to them.
+        recovery: Policy,
+    },
+    /// To [`Request::Suspect`]: the reaction has begun.
+    Suspected {
+        /// The node.
+        node: u32,
+        /// Its host.
+        host: String,
+        /// The protocols that are tried, in this order.
+        reaction: Order,
     },
     /// Why the request failed.
     Failed {
@@ -144,8 +163,10 @@ pub(crate) enum Answered {
     Checkpoint,
     /// Forward the request for another NIC to a rank, or to all.
     Rail { rank: Option<u32>, nic: String },
-    /// Change the time between checkpoints.
-    Tune(Tuning),
+    /// Change the time between checkpoints, or the reactions to faults.
+    Tune(Tuning, Vec<String>),
+    /// Take a node for one that fails.
+    Suspect { node: String },
     /// End the job.
     Stop,
     /// Forget the connection.
@@ -247,15 +268,16 @@ impl Requests {
                 client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
                 Answered::Wait
             }
-            Some(Ok(Request::Tune { every, mtbf, budget })) => {
+            Some(Ok(Request::Tune { every, mtbf, budget, on })) => {
                 match tuning(every.as_deref(), mtbf.as_deref(), budget.as_deref()) {
-                    Ok(tuning) => Answered::Tune(tuning),
+                    Ok(tuning) => Answered::Tune(tuning, on),
                     Err(reason) => {
                         client.answer(&Answer::Failed { reason });
                         Answered::Wait
                     }
                 }
             }
+            Some(Ok(Request::Suspect { node })) => Answered::Suspect { node },
             Some(Ok(Request::Rail { rank, nic })) => Answered::Rail { rank, nic },
             Some(Ok(Request::Stop)) => {
                 client.answer(&Answer::Stopping);
@@ -419,7 +441,8 @@ pub fn ask(info: &JobInfo, request: &Request) -> Result<Answer, LauncherError> {
             let steps = if rank.is_some() { RAIL_MAX } else { RAIL_STEP_MAX * RAIL_STEPS };
             (steps + ANSWER_MAX, "the answers of its ranks")
         }
-        Request::Tune { .. } => (ANSWER_MAX, "the answer that the time is changed"),
+        Request::Tune { .. } => (ANSWER_MAX, "the answer that its settings are changed"),
+        Request::Suspect { .. } => (ANSWER_MAX, "the answer that it reacts"),
         Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
         // One that is under way comes first, and both have their time.
         Request::Checkpoint => {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::control::{ImageReport, JobPhase, JobStatus};
 use ckpt_glue::interval::{Bound, Estimate, Every};
 use ckpt_glue::keeper::RankPhase;
+use ckpt_glue::recovery::Policy;
 use serde::{Deserialize, Serialize};
 
 /// A job's status.
@@ -28,6 +29,8 @@ pub struct Status {
     pub checkpoints: Checkpoints,
     /// Checkpoints have failed since the last one that was committed.
     pub failing: Option<Failing>,
+    /// Which faults there are, and the reactions to them.
+    pub recovery: Policy,
     /// Nodes that may be gone.
     pub suspected: Vec<SuspectedNode>,
     /// Suspicions of nodes that were there, by monitor, since the launcher started.
@@ -211,6 +214,7 @@ impl Status {
             saving: status.saving.map(|epoch| epoch.0),
             checkpoints: Checkpoints::asked(Every::OnRequest),
             failing: None,
+            recovery: Policy::default(),
             suspected: Vec::new(),
             false_alarms: FalseAlarms::default(),
             each_rank,

@@ -1,10 +1,13 @@
 //! Descriptions of a job's events, in words.
 
+use std::time::Duration;
+
 use ckpt_glue::control::{FaultReport, NoImageReason, Source};
 use ckpt_glue::interval::Cause;
 use ckpt_glue::job::Unsaved;
 use ckpt_glue::names::ExitStatus;
-use ckpt_glue::protocols::{AbandonReason, Plan, RefuseReason, StopReason};
+use ckpt_glue::protocols::{AbandonReason, RefuseReason};
+use ckpt_glue::recovery::{Plan, Price, RecoveryProtocol, StopReason};
 use nix::errno::Errno;
 
 pub use console::{bytes, nanos};
@@ -116,6 +119,10 @@ pub fn time_limit(limit: &str, unsaved: Option<&Unsaved>, failed: Option<&str>, 
 pub fn stop_reason(reason: StopReason) -> String {
     match reason {
         StopReason::OnFaultAbort => "a fault ends it (--on-fault abort, and every MPI program without checkpoints)".to_owned(),
+        StopReason::Policy { model } => format!("the reaction to {model} faults is stop (--recovery, `stillwire tune --on`)"),
+        StopReason::NoOtherHost { node } => {
+            format!("no other host can take the place of node {node}, and the job is not to go on without one")
+        }
         StopReason::ProgramAborted | StopReason::ProgramExited => "the program ended itself".to_owned(),
         StopReason::NotAllConnected => "the next attempt would end in the same way".to_owned(),
         StopReason::AttemptsUsedUp { attempts } => {
@@ -139,9 +146,31 @@ pub fn stop_reason(reason: StopReason) -> String {
 /// What follows a fault.
 pub fn plan(plan: Plan) -> String {
     match plan {
-        Plan::Restart { after } if after.is_zero() => "rolling back".to_owned(),
-        Plan::Restart { after } => format!("rolling back after a pause of {after:?}"),
+        Plan::Restart { after } => format!("rolling back{}", pause(after)),
+        Plan::Migrate { node, after, .. } => {
+            format!("rolling back{}, and another host is to take the place of node {node}", pause(after))
+        }
         Plan::Stop { reason } => format!("ending the job: {}", stop_reason(reason)),
+    }
+}
+
+fn pause(after: Duration) -> String {
+    if after.is_zero() { String::new() } else { format!(" after a pause of {after:?}") }
+}
+
+/// What a recovery has cost besides its time.
+pub fn price(price: &Price) -> String {
+    let nodes: Vec<String> = price.moved.iter().map(ToString::to_string).collect();
+    let ranks = match price.ranks {
+        1 => "1 rank rolled back".to_owned(),
+        ranks => format!("{ranks} ranks rolled back"),
+    };
+    match price.protocol {
+        RecoveryProtocol::Migration => {
+            let node = if nodes.len() == 1 { "node" } else { "nodes" };
+            format!("{} fault, migration of {node} {}: {ranks}", price.model, nodes.join(", "))
+        }
+        protocol => format!("{} fault, {protocol}: {ranks}", price.model),
     }
 }
 

@@ -73,6 +73,8 @@ kinds! {
     HostCutOff = "host_cut_off",
     /// A spare host took the place of a node's.
     HostReplaced = "host_replaced",
+    /// A person said that a node that may be well is failing.
+    NodeSuspected = "node_suspected",
     /// A connection of control messages broke and took messages with it.
     ControlLost = "control_lost",
     /// A rank could not save its state and raised its epoch without an image.

@@ -131,7 +131,8 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::PlaceTooEarly
             | ckpt_glue::Rule::SeatByHalf
             | ckpt_glue::Rule::SeatUnknown
-            | ckpt_glue::Rule::SeatStale => None,
+            | ckpt_glue::Rule::SeatStale
+            | ckpt_glue::Rule::MovedWhileRunning => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),

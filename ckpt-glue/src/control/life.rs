@@ -166,6 +166,18 @@ pub enum FaultReport {
         /// The rank that hears it.
         by: Rank,
     },
+    /// A node answers, and its ranks and those of other nodes have not heard each other for long. The coordinator's own conclusion.
+    NodeCutOff {
+        /// The node.
+        node: NodeIndex,
+        /// Milliseconds since they have.
+        silent_ms: u64,
+    },
+    /// A person says that a node is failing.
+    NodeSuspected {
+        /// The node.
+        node: NodeIndex,
+    },
     /// Both ends of a link contradict each other after a restart (R10). No restart of the same generation can help.
     Inconsistent {
         /// The port that noticed.
@@ -213,6 +225,8 @@ wire_enum!(FaultReport, "fault", {
     9 => KeeperOverdue { node },
     10 => KeeperHeard { node },
     11 => RankHeard { rank, by },
+    12 => NodeCutOff { node, silent_ms },
+    13 => NodeSuspected { node },
 });
 
 impl fmt::Display for FaultReport {
@@ -235,6 +249,11 @@ impl fmt::Display for FaultReport {
             FaultReport::KeeperHeard { node } => write!(f, "node {node} is heard again"),
             FaultReport::RankHeard { rank, by } => write!(f, "rank {rank} answers rank {by} again"),
             FaultReport::KeeperSilent { node } => write!(f, "node {node} is gone or cut off"),
+            FaultReport::NodeCutOff { node, silent_ms } => write!(
+                f,
+                "ranks of node {node} and of other nodes have not heard each other for {silent_ms} ms"
+            ),
+            FaultReport::NodeSuspected { node } => write!(f, "node {node} is said to fail"),
             FaultReport::Inconsistent { port, peer, oldest, next, found } => write!(
                 f,
                 "ports {port} and {peer} contradict each other: frame {found} is expected, {oldest} to {next} are held"

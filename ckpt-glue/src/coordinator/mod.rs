@@ -13,8 +13,8 @@ use crate::control::{CutAt, ImageReport, Message, NoImageReason, Point, PointSum
 use crate::limits::{EPOCH_MAX, MISALIGNED_REPORT_AFTER, POINT_ANSWER_MAX, POINT_TIME_SHARE};
 use crate::names::GenerationId;
 use crate::protocols::{
-    AbandonReason, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, Fault, LifeView,
-    RefuseReason, RollBack,
+    AbandonReason, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, LifeView,
+    RefuseReason,
 };
 use crate::queue::Queue;
 use crate::sabotage::{Rule, Sabotage};
@@ -402,10 +402,6 @@ impl CheckpointProtocol for Coordinated {
             State::Cutting(cutting) | State::Committing(cutting) => Some(cutting.epoch),
             State::Fenced | State::Idle | State::Asking { .. } => None,
         }
-    }
-
-    fn rolls_back(&self, _fault: &Fault) -> RollBack {
-        RollBack::All
     }
 }
 

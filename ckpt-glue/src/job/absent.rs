@@ -121,9 +121,10 @@ impl Absent {
         }
     }
 
-    /// Another host has got the node's place.
-    pub(super) fn is_replaced(&mut self, node: NodeIndex) {
+    /// Another host has got the node's place, and has to answer as well.
+    pub(super) fn is_replaced(&mut self, now: Instant, node: NodeIndex) {
         self.replaced.insert(node);
+        self.missing.entry(node).or_insert(now + self.again);
     }
 
     /// Whether a keeper of this node may remember earlier lives.
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn a_host_in_the_place_of_another_has_no_lock_of_an_earlier_launcher() {
         let mut absent = fenced_first(0);
-        absent.is_replaced(NodeIndex(1));
+        absent.is_replaced(at(0), NodeIndex(1));
         assert!(!absent.may_remember(NodeIndex(1)));
         absent.has_answered(at(1), NodeIndex(0));
         absent.has_answered(at(1), NodeIndex(1));

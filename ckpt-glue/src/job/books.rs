@@ -6,7 +6,7 @@ use transport::{Instant, Rank};
 
 use super::Record;
 use crate::control::{PortEntry, Watch};
-use crate::protocols::Fault;
+use crate::recovery::Fault;
 
 /// Everything counted in the current life.
 #[derive(Clone, Debug, Default)]

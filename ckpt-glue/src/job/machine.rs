@@ -1,5 +1,6 @@
 //! The actor.
 
+mod faults;
 mod interval;
 mod keepers;
 
@@ -19,15 +20,14 @@ use crate::control::{
     Control, Decision, FaultReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, Source,
 };
 use crate::error::ConfigError;
-use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX, EXIT_GRACE};
+use crate::limits::{COMMIT_OUTCOME_MAX, DISK_REPORT_AFTER, ENTRIES_MAX};
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{
-    CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol,
-    FAULT_DETECTORS, Fault, FaultDetector, FaultKind, LifeView, Plan, RECOVERY_PROTOCOLS, RecoveryProtocol,
-    RecoveryView, checkpoint_protocol, fault_detector, recovery_protocol,
+    CHECKPOINT_PROTOCOLS, CheckpointEvent, CheckpointInput, CheckpointOutput, CheckpointProtocol, LifeView,
+    checkpoint_protocol,
 };
 use crate::queue::Queue;
-use crate::recovery::{self, Phase, Recovery};
+use crate::recovery::{self, Detector, Phase, Price, Recovery};
 use crate::sabotage::Rule;
 use interval::Interval;
 
@@ -39,9 +39,10 @@ use interval::Interval;
 pub struct Job {
     settings: JobSettings,
     checkpoint: Box<dyn CheckpointProtocol>,
-    detector: Box<dyn FaultDetector>,
-    restorer: Box<dyn RecoveryProtocol>,
+    detector: Detector,
     recovery: Recovery,
+    /// Of the recovery that is under way.
+    price: Option<Price>,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
     /// Counter of the life to come, and whether it is the first: for keepers that come late.
@@ -83,12 +84,6 @@ impl Job {
         let name = &config.checkpoint.protocol;
         let checkpoint = checkpoint_protocol(name, config, settings.sabotage)
             .ok_or_else(|| missing("checkpoint.protocol", CHECKPOINT_PROTOCOLS, name))?;
-        let name = &config.fault.detector;
-        let detector =
-            fault_detector(name).ok_or_else(|| missing("fault.detector", FAULT_DETECTORS, name))?;
-        let name = &config.fault.recovery;
-        let restorer = recovery_protocol(name, config)
-            .ok_or_else(|| missing("fault.recovery", RECOVERY_PROTOCOLS, name))?;
         let recovery = Recovery::new(recovery::Settings {
             nodes: settings.layout.nodes(),
             quorum: settings.layout.quorum(),
@@ -101,9 +96,9 @@ impl Job {
         });
         let mut job = Job {
             checkpoint,
-            detector,
-            restorer,
+            detector: Detector::default(),
             recovery,
+            price: None,
             here: BTreeSet::new(),
             gather_until: Some(now + settings.gather_max()),
             fence: (0, false),
@@ -142,10 +137,10 @@ impl Job {
             Input::StoreWithdrawn { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreWithdrawn { counter });
             }
-            Input::NodeReplaced { node } => {
-                self.absent.is_replaced(node);
-                self.recovery.handle(now, recovery::Input::NodeReplaced { node });
-            }
+            Input::NodeReplaced { node } => self.on_replaced(now, node),
+            Input::NotReplaced { node } => self.on_not_replaced(now, node),
+            Input::Suspect { node } => self.on_report(now, FaultReport::NodeSuspected { node }),
+            Input::SetPolicy(policy) => self.set_policy(policy),
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
             }
@@ -223,6 +218,7 @@ impl Job {
             lease,
             self.next_look,
             self.suspicions.poll_timeout(),
+            self.cut_off_due(),
             absent,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
@@ -416,7 +412,8 @@ impl Job {
             limit.begin_life(now);
         }
         let since_fault = self.fault_at.take().map(|at| now.since(at));
-        self.outputs.push(Output::Event(Event::AllRunning { life, since_fault }));
+        let price = self.price.take();
+        self.outputs.push(Output::Event(Event::AllRunning { life, since_fault, price }));
         self.interval.measure.begin_life(now);
         self.set_interval(now);
     }
@@ -430,82 +427,6 @@ impl Job {
         let epoch = restore.map_or(Epoch(0), |generation| generation.epoch);
         let ports = u32::try_from(ports.len()).unwrap_or(u32::MAX);
         self.broadcast(Message::Start { epoch, restore, ports });
-    }
-
-    /// A rank in a session that waits for a rank which has ended without one waits for ever.
-    fn watch_left(&mut self, now: Instant) {
-        if let Some(rank) = self.counted.left.filter(|_| self.counted.connecting) {
-            self.on_report(now, FaultReport::RankDied { rank, status: ExitStatus::Code(0) });
-        }
-    }
-
-    fn on_report(&mut self, now: Instant, report: FaultReport) {
-        if self.is_evidence(now, report) {
-            return;
-        }
-        let fault = self.detector.observe(now, &report);
-        // Several processes die of one cause. Faults that follow while the old life is being ended are no
-        // news, except that the job must end.
-        let heard = match (self.recovery.phase(), fault.map(|fault| fault.kind)) {
-            (Phase::Idle | Phase::Over, _) => false,
-            _ if self.closing.is_some() => false,
-            (Phase::Fencing, kind) => kind == Some(FaultKind::Inconsistent),
-            _ => true,
-        };
-        let Some(fault) = fault.filter(|_| heard) else {
-            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
-            return;
-        };
-        let waits = fault.kind == FaultKind::Program
-            && self.settings.layout.ranks() > 1
-            && matches!(self.plan(now, &fault), Plan::Stop { .. });
-        if !waits {
-            return self.act_on(now, fault);
-        }
-        if self.ended.is_some() {
-            // The first counts.
-            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
-            return;
-        }
-        self.ended = Some(Ended { fault, until: now + EXIT_GRACE });
-    }
-
-    fn plan(&self, now: Instant, fault: &Fault) -> Plan {
-        let view = RecoveryView {
-            layout: &self.settings.layout,
-            newest: self.recovery.committed(),
-            attempts: self.recovery.attempts(),
-            in_a_row: self.recovery.attempts_in_a_row(now),
-            restarts_max: self.settings.config.fault.restarts_max,
-            on_fault: self.settings.config.fault.on_fault,
-            on_exit: self.settings.config.fault.on_exit,
-            roll_back: self.checkpoint.rolls_back(fault),
-        };
-        self.restorer.plan(&view, fault)
-    }
-
-    /// Ends the life for a fault, and starts the reaction to it.
-    fn act_on(&mut self, now: Instant, fault: Fault) {
-        if let Some(Ended { fault: Fault { report, .. }, .. }) = self.ended.take() {
-            // It has ended because of this.
-            self.outputs.push(Output::Event(Event::Reported { report, action: None }));
-        }
-        let (report, plan) = (fault.report, self.plan(now, &fault));
-        self.outputs.push(Output::Event(Event::Reported { report, action: Some((fault, plan)) }));
-        self.fault_at.get_or_insert(now);
-        self.interval.measure.end_life(now, matches!(plan, Plan::Restart { .. }));
-        self.end_life(now);
-        self.recovery.handle(now, recovery::Input::Fault(fault, plan));
-    }
-
-    /// R9: nothing of the old life counts from now on.
-    fn end_life(&mut self, now: Instant) {
-        self.relay_checkpoint(now);
-        self.checkpoint.fence();
-        self.counted = Counted::default();
-        self.leases = None;
-        self.suspicions.end();
-        self.ended = None;
     }
 
     fn stop(&mut self, now: Instant, cause: StopCause) {
@@ -633,7 +554,9 @@ impl Job {
             recovery::Output::FenceStore { counter, refuse_below } => {
                 self.outputs.push(Output::FenceStore { counter, refuse_below });
             }
-            recovery::Output::Replace { node } => self.outputs.push(Output::Replace { node }),
+            recovery::Output::Replace { node, answers } => {
+                self.outputs.push(Output::Replace { node, answers });
+            }
             recovery::Output::WriteDecision(decision) => {
                 self.write(now, Record::Decision(decision.life));
                 self.outputs.push(Output::WriteDecision(decision));

@@ -18,8 +18,8 @@ use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
 use crate::interval::{Cause, Estimate, Every, Tuning};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
-use crate::protocols::{AbandonReason, CheckpointEvent, Fault, Plan, RefuseReason};
-use crate::recovery::{Beginning, Ending};
+use crate::protocols::{AbandonReason, CheckpointEvent, RefuseReason};
+use crate::recovery::{Beginning, Ending, Fault, Plan, Policy, Price};
 use crate::sabotage::Sabotage;
 
 pub use machine::Job;
@@ -81,6 +81,18 @@ pub enum Input {
         /// The node.
         node: NodeIndex,
     },
+    /// There is no other host for the node ([`Output::Replace`]).
+    NotReplaced {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// A person says that a node is failing.
+    Suspect {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// Other reactions to faults from now on.
+    SetPolicy(Policy),
     /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
     StoreBusy {
         /// As asked.
@@ -141,11 +153,13 @@ pub enum Output {
         /// The node.
         node: NodeIndex,
     },
-    /// A node does not answer the fence, and no rank that it had can still run (R32): its place may be given to another host. Then answer with
-    /// [`Input::NodeReplaced`]. Without another host there is no answer; the node is waited for until the fence has had its time.
+    /// No rank that a node had can still run (R32, R36): its place may be given to another host. Then answer with [`Input::NodeReplaced`], and without another host
+    /// with [`Input::NotReplaced`]. A node that does not answer is then waited for until the fence has had its time.
     Replace {
         /// The node.
         node: NodeIndex,
+        /// It answers, and goes on if there is no other host.
+        answers: bool,
     },
     /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (R9).
     WriteDecision(Decision),
@@ -183,7 +197,16 @@ pub enum Event {
         life: Life,
         /// Since the fault that made it necessary was reported; `None` for the first life.
         since_fault: Option<Duration>,
+        /// What the recovery has cost; `None` for the first life.
+        price: Option<Price>,
     },
+    /// A node that is lost keeps its place, by the job's policy.
+    NodeAwaited {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// Faults have other reactions from now on.
+    PolicyChanged,
     /// Something about a checkpoint.
     Checkpoint(CheckpointEvent),
     /// A person has changed when checkpoints are taken.

@@ -348,6 +348,19 @@ impl Suspicions {
         }
     }
 
+    /// The node whose keeper answers and whose ranks and those of others have not heard each other for longest, and since when.
+    pub(super) fn cut_off_longest(&self) -> Option<(NodeIndex, Instant)> {
+        let watched = self.watched.as_ref()?;
+        let answers = |suspect: &Suspect| {
+            suspect.by.contains_key(&Monitor::DataPath) && suspect.keeper_since().is_none()
+        };
+        let mut cut = watched.suspects.iter().filter(|(_, suspect)| answers(suspect)).peekable();
+        cut.peek()?;
+        let silences = watched.data_silences();
+        let cut = cut.filter_map(|(node, _)| Some((*node, silences.get(node)?.0)));
+        cut.min_by_key(|(_, since)| *since)
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let watched = self.watched.as_ref()?;
         let suspicion = watched.watch.suspicion();

@@ -201,7 +201,7 @@ fn the_bytes_of_every_message() {
         NoImage: 98 bytes, checksum 5379860e, 1750403020a2826242008302820181008403161514131211
         Abandon: 77 bytes, checksum 4bfe5ac5, 1800000000
         Committed: 77 bytes, checksum 5e3ada82, 191814100c
-        Fault: 82 bytes, checksum b8e8c10c, 200b00000000c0a08060
+        Fault: 79 bytes, checksum 9e2e28e0, 200600000000c0
         Heartbeat: 85 bytes, checksum b68a774d, 21854505c50000000000008001
         Lease: 89 bytes, checksum a63a84db, 2207060504030201082e2c2a2826242230
         Closed: 86 bytes, checksum f1a2a8f6, 30000000000000000c0000000001

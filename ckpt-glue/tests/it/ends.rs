@@ -8,8 +8,8 @@ use ckpt_glue::config::OnExit;
 use ckpt_glue::control::{CutMode, FaultReport, Message, Source};
 use ckpt_glue::job::{Event, Monitor, SuspicionEvent};
 use ckpt_glue::limits::EXIT_GRACE;
-use ckpt_glue::protocols::StopReason;
 use ckpt_glue::recovery::Ending;
+use ckpt_glue::recovery::StopReason;
 use ckpt_glue::{ExitStatus, NodeIndex, OnFault};
 use transport::Rank;
 

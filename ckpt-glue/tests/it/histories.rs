@@ -23,6 +23,7 @@ enum Deed {
     FailCommits(bool),
     SlowStore(u64),
     Tune(Every),
+    Suspect(u32),
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
@@ -34,6 +35,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (0u32..5, any::<bool>()).prop_map(|(rank, on)| Deed::Unsavable(rank, on)),
         1 => any::<bool>().prop_map(Deed::FailCommits),
         1 => (1u64..40).prop_map(Deed::SlowStore),
+        1 => (0u32..3).prop_map(Deed::Suspect),
         1 => Just(Deed::Tune(Every::Auto)),
         1 => Just(Deed::Tune(Every::OnRequest)),
         1 => (1u64..200).prop_map(|ms| Deed::Tune(Every::Fixed(std::time::Duration::from_millis(ms)))),
@@ -112,6 +114,7 @@ fn act(world: &mut World, weak: u32, deed: Deed) {
         Deed::Unsavable(rank, on) => world.rank(rank, Input::Unsavable { what: on.then_some(1) }),
         Deed::FailCommits(on) => world.store.fail_commits = on,
         Deed::Tune(every) => world.tune(every),
+        Deed::Suspect(node) => world.suspect(node),
         Deed::SlowStore(ms) => world.delays.write = std::time::Duration::from_millis(ms),
     }
 }

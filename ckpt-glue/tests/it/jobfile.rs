@@ -18,8 +18,20 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
             "timeout": "1m"
           },
           "fault": {
-            "detector": "process-death",
-            "recovery": "restart",
+            "policy": {
+              "thresholds": {
+                "repeated-faults": 3,
+                "repeated-within": "10m",
+                "network-after": "1m"
+              },
+              "on": {
+                "network": "wait",
+                "process": "restart",
+                "repeated": "migration, restart",
+                "transient": "restart",
+                "permanent": "migration, restart"
+              }
+            },
             "on_fault": "restart",
             "on_exit": "fail",
             "restarts_max": 5,
@@ -62,8 +74,8 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         r#"{"checkpoint": {"budget": "0%"}}"#,
         r#"{"checkpoint": {"timeout": "0s"}}"#,
         r#"{"checkpoint": {"protocol": "optimistic"}}"#,
-        r#"{"fault": {"detector": "crystal-ball"}}"#,
-        r#"{"fault": {"recovery": "coordinated"}}"#,
+        r#"{"fault": {"policy": {"on": {"process": "transfer"}}}}"#,
+        r#"{"fault": {"policy": {"on": {"process": "wait"}}}}"#,
         r#"{"fault": {"on_fault": "panic"}}"#,
         r#"{"fault": {"restarts_max": 100000}}"#,
         r#"{"fault": {"restarts_max": -1}}"#,
@@ -97,10 +109,10 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
             job file: `checkpoint.timeout` is 0s; expected at least 1ms
         {"checkpoint": {"protocol": "optimistic"}}
             job file: `checkpoint.protocol` names `optimistic`; this build has `coordinated`
-        {"fault": {"detector": "crystal-ball"}}
-            job file: `fault.detector` names `crystal-ball`; this build has `process-death`
-        {"fault": {"recovery": "coordinated"}}
-            job file: `fault.recovery` names `coordinated`; this build has `restart`
+        {"fault": {"policy": {"on": {"process": "transfer"}}}}
+            job file, line 1 column 51: `transfer` is no recovery protocol; expected wait, restart, migration or stop at line 1 column 51
+        {"fault": {"policy": {"on": {"process": "wait"}}}}
+            job file: fault.policy: on.process is `wait`; expected restart, migration, stop
         {"fault": {"on_fault": "panic"}}
             job file, line 1 column 30: unknown variant `panic`, expected `restart` or `abort` at line 1 column 30
         {"fault": {"restarts_max": 100000}}

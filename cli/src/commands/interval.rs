@@ -1,14 +1,16 @@
-//! When checkpoints are taken: options, and the command `tune`.
+//! When checkpoints are taken: options, and the command `tune`, which changes the reactions to faults as well.
 
 use std::time::Duration;
 
 use ckpt_glue::config::CheckpointConfig;
 use ckpt_glue::interval::{Every, MTBF_MIN, Percentage, Tuning};
+use ckpt_glue::recovery::Policy;
 use ckpt_glue::write_duration;
 use clap::Args;
 use launcher::registry;
 use launcher::requests::{Answer, Request, ask};
 
+use super::recovery::print_table;
 use super::{print_json, say};
 use crate::arguments::JobArgument;
 use crate::error::CliError;
@@ -16,10 +18,12 @@ use crate::exit::Exit;
 
 /// The text of `tune --help`.
 pub(crate) const LONG_ABOUT: &str = "\
-Change the time between checkpoints of a running job.
+Change the time between checkpoints of a running job, and its reactions to faults.
 
 The next checkpoint comes this time after the beginning of the last one: at once, if that has passed. Later restarts of the job use the new time, \
-if all ranks have run. The command prints the time, and for auto also what it was chosen from, as `stillwire ps` does.";
+if all ranks have run. The command prints the time, and for auto also what it was chosen from, as `stillwire ps` does.
+
+--on changes the reactions to faults; later restarts of the job keep them. The command prints all of them.";
 
 /// When checkpoints are taken: the same for `run`, `restart` and `tune`.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -56,12 +60,20 @@ impl IntervalArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("change").args(["every", "mtbf", "budget"]).required(true).multiple(true))]
+#[command(group = clap::ArgGroup::new("change").args(["every", "mtbf", "budget", "on"]).required(true).multiple(true))]
 pub(crate) struct TuneArguments {
     #[command(flatten)]
     pub(crate) job: JobArgument,
     #[command(flatten)]
     pub(crate) interval: IntervalArguments,
+    /// React to faults of MODEL with PROTOCOL, and with the next one if that is not possible, such as repeated=migration,restart (`stillwire recovery --help`); may be given several times
+    #[arg(long, value_name = "MODEL=PROTOCOL[,PROTOCOL]", value_parser = change_argument)]
+    pub(crate) on: Vec<String>,
+}
+
+fn change_argument(text: &str) -> Result<String, String> {
+    Policy::default().change(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 fn mtbf_argument(text: &str) -> Result<Duration, String> {
@@ -79,15 +91,20 @@ pub(crate) fn tune(arguments: &TuneArguments, json: bool) -> Result<Exit, CliErr
         every: every.map(|every| every.to_string()),
         mtbf: mtbf.map(write_duration),
         budget: budget.map(|budget| budget.to_string()),
+        on: arguments.on.clone(),
     };
     let answer = ask(&info, &request)?;
     if json {
         print_json(&answer)?;
     }
     match answer {
-        Answer::Tuned { checkpoints } => {
-            if !json {
+        Answer::Tuned { checkpoints, recovery } => {
+            let changes_times = every.is_some() || mtbf.is_some() || budget.is_some();
+            if !json && changes_times {
                 say!("{}", checkpoints.words())?;
+            }
+            if !json && !arguments.on.is_empty() {
+                print_table(&recovery)?;
             }
             Ok(Exit::Success)
         }

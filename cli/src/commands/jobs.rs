@@ -161,9 +161,7 @@ pub(crate) fn checkpoint(job: &str, json: bool) -> Result<Exit, CliError> {
             Ok(Exit::Success)
         }
         Answer::Failed { reason } => Err(CliError::CheckpointFailed { reason }),
-        Answer::Status(_) | Answer::Rails { .. } | Answer::Tuned { .. } | Answer::Stopping => {
-            Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() })
-        }
+        _ => Err(CliError::CheckpointFailed { reason: "the job is ending".to_owned() }),
     }
 }
 

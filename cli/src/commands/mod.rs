@@ -22,6 +22,7 @@ pub(crate) mod outcome;
 mod printer;
 mod progress;
 pub(crate) mod protection;
+pub(crate) mod recovery;
 mod relayout;
 pub(crate) mod repair;
 pub(crate) mod restart;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use ckpt_glue::control::FaultReport;
 use ckpt_glue::job::StopCause;
 use ckpt_glue::names::ExitStatus;
-use ckpt_glue::protocols::StopReason;
-use ckpt_glue::recovery::Ending;
+use ckpt_glue::recovery::{Ending, StopReason};
 use ckpt_glue::write_duration;
 use launcher::text;
 use launcher::{Flush, Outcome, Plan, Saves};
@@ -80,7 +79,9 @@ fn is_of_program(reason: StopReason) -> bool {
         | StopReason::NoMajority { .. }
         | StopReason::NodesMissing { .. }
         | StopReason::StoreSilent
-        | StopReason::NothingToRestore => false,
+        | StopReason::NothingToRestore
+        | StopReason::Policy { .. }
+        | StopReason::NoOtherHost { .. } => false,
     }
 }
 
@@ -178,13 +179,14 @@ fn exit_of_report(report: &FaultReport) -> String {
 #[cfg(test)]
 mod tests {
     use ckpt_glue::job::FinalReport;
-    use ckpt_glue::protocols::{Fault, FaultKind};
+    use ckpt_glue::recovery::{Confidence, Fault, FaultModel, FaultSite};
     use transport::Rank;
 
     use super::*;
 
     fn failed(report: FaultReport, is_mpi: bool) -> Outcome {
-        let fault = Some(Fault { kind: FaultKind::Process, report });
+        let (model, site, confidence) = (FaultModel::Process, FaultSite::Job, Confidence::Certain);
+        let fault = Some(Fault { model, site, confidence, report });
         let ending = Ending::Failed { fault, reason: StopReason::OnFaultAbort };
         let status = ExitStatus::Code(0);
         let report =

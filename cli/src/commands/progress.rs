@@ -8,7 +8,8 @@ use ckpt_glue::control::{FaultReport, JobPhase, JobStatus, Source};
 use ckpt_glue::job::{Event, Monitor, Record, SuspicionEvent};
 use ckpt_glue::names::ExitStatus;
 use ckpt_glue::pmi::{Member, Ranks};
-use ckpt_glue::protocols::{CheckpointEvent, Plan, StopReason};
+use ckpt_glue::protocols::CheckpointEvent;
+use ckpt_glue::recovery::{Plan, StopReason};
 use launcher::repeats::{AGAIN_EVERY, Repeats, Say};
 use launcher::requests::NO_CHECKPOINTS;
 use launcher::status::Checkpoints;
@@ -440,8 +441,9 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
                 _ => format!("life {} begins {from} (attempt {attempt})", decision.life),
             }
         }
-        Event::AllRunning { since_fault: Some(since), .. } => {
-            format!("all ranks run again, {} after the fault", text::nanos(nanos(*since)))
+        Event::AllRunning { since_fault: Some(since), price, .. } => {
+            let price = price.as_ref().map(|price| format!(" ({})", text::price(price))).unwrap_or_default();
+            format!("all ranks run again, {} after the fault{price}", text::nanos(nanos(*since)))
         }
         Event::AllRunning { .. } => "all ranks run".to_owned(),
         Event::Checkpoint(event) => checkpoint_words(event)?,
@@ -476,6 +478,12 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
             }
         }
         Event::AllFinished => "all ranks have finished".to_owned(),
+        Event::NodeAwaited { node } => {
+            format!(
+                "node {node} is waited for: the reaction to permanent faults is restart (--recovery, `stillwire tune --on`)"
+            )
+        }
+        Event::PolicyChanged => "faults have other reactions from now on, as asked".to_owned(),
         // Said with the host's name, by a notice of its own.
         Event::Suspicion(_) => return None,
     })

@@ -90,6 +90,9 @@ pub(crate) fn prepare(
     }
     let Settings { mut config, hosts, bind, auth, keeps_ids: kept, replacement } = read_settings(&file)?;
     config.fault.on_exit = arguments.on_exit.map_or(config.fault.on_exit, Into::into);
+    if let Some(policy) = &arguments.recovery {
+        config.fault.policy = policy.clone();
+    }
     arguments.interval.apply(&mut config.checkpoint)?;
     let reported = config.clone();
     config.time_limit = arguments.time_limit.or(config.time_limit);

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use ckpt_glue::config::{CheckpointConfig, FaultConfig, JobConfig, KeeperConfig, OnFault};
 use ckpt_glue::interval::Every;
 use ckpt_glue::protection::seat::Authority;
-use ckpt_glue::protocols::StopReason;
-use ckpt_glue::recovery::{Beginning, Ending};
+use ckpt_glue::recovery::{Beginning, Ending, StopReason};
 use drivers::{CAPTURE_VARIABLE, RAILS_VARIABLE};
 use launcher::OUTPUT_GRACE;
 use launcher::error::LauncherError;
@@ -350,6 +349,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && arguments.detach, "--detach", NOT_DETACHED),
         (rolls_back, "--on-fault restart", NOTHING_SAVED),
         (begins_again, "--on-exit restart", NOTHING_SAVED),
+        (is_unsaved && arguments.fault.recovery.is_some(), "--recovery", NOTHING_SAVED),
         (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
@@ -460,6 +460,7 @@ fn job_config(arguments: &RunArguments) -> Result<JobConfig, CliError> {
         fault: FaultConfig {
             on_fault: fault.on_fault.unwrap_or(FaultAction::Restart).into(),
             on_exit: fault.on_exit.unwrap_or(ExitAction::Fail).into(),
+            policy: fault.recovery.clone().unwrap_or_default(),
             restarts_max: fault.retries,
             start_timeout: fault.start_timeout,
             ..FaultConfig::default()

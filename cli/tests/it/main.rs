@@ -41,6 +41,7 @@ mod page_damage;
 mod programs;
 mod rail;
 mod record_repair;
+mod recovery;
 mod relayout;
 mod remote_words;
 mod requests;

@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::time::Instant;
 
 use ckpt_glue::control::Source as Asker;
+use ckpt_glue::interval::Tuning;
 use ckpt_glue::job::{self, Event, Monitor};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::protocols::CheckpointEvent;
@@ -30,11 +31,20 @@ impl Shell<'_> {
             Answered::Status => self.requests.report(client, self.status()),
             Answered::Checkpoint => self.feed_job(job::Input::Request(Asker::Command)),
             Answered::Rail { rank, nic } => self.request_rail(client, rank.map(Rank), &nic),
-            Answered::Tune(tuning) => {
-                self.feed_job(job::Input::Tune(tuning));
-                self.keep_interval(&tuning);
-                let checkpoints = self.checkpoints();
-                self.requests.answer_one(client, &Answer::Tuned { checkpoints });
+            Answered::Tune(tuning, on) => {
+                let answer = self.tune(tuning, &on);
+                self.requests.answer_one(client, &answer);
+            }
+            Answered::Suspect { node } => {
+                let answer = match self.suspect(&node) {
+                    Ok(node) => Answer::Suspected {
+                        node: node.0,
+                        host: self.keepers.name(node),
+                        reaction: self.job.policy().on.permanent.clone(),
+                    },
+                    Err(reason) => Answer::Failed { reason },
+                };
+                self.requests.answer_one(client, &answer);
             }
             Answered::Stop => self.interrupt(),
             Answered::Gone => {
@@ -53,6 +63,24 @@ impl Shell<'_> {
         if let Event::Checkpoint(CheckpointEvent::Committed { images, .. }) = event {
             self.saved = Some(Saved { at: Instant::now(), images: images.clone() });
         }
+    }
+
+    /// Changes the settings of the job that runs, and of its later restarts: all, or none.
+    fn tune(&mut self, tuning: Tuning, on: &[String]) -> Answer {
+        let mut policy = self.job.policy().clone();
+        for change in on {
+            if let Err(error) = policy.change(change) {
+                return Answer::Failed { reason: error.to_string() };
+            }
+        }
+        if tuning != Tuning::default() {
+            self.feed_job(job::Input::Tune(tuning));
+        }
+        if policy != *self.job.policy() {
+            self.feed_job(job::Input::SetPolicy(policy.clone()));
+        }
+        self.keep_tuning(&tuning, &policy);
+        Answer::Tuned { checkpoints: self.checkpoints(), recovery: policy }
     }
 
     /// When checkpoints are taken.
@@ -90,6 +118,7 @@ impl Shell<'_> {
             status.running = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
         }
         status.checkpoints = self.checkpoints();
+        status.recovery = self.job.policy().clone();
         status.failing = self.unsaved.failing();
         let now = self.now();
         let suspected = self.job.suspects().map(|(node, by, since)| SuspectedNode {

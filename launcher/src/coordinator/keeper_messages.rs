@@ -7,7 +7,7 @@ use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, GenerationId, NodeIndex};
 use ckpt_glue::pmi::{self, Member, RankState, Ranks};
 use ckpt_glue::protection::nodes::Input as NodesInput;
-use ckpt_glue::protocols::Plan;
+use ckpt_glue::recovery::Plan;
 use nix::sys::epoll::EpollFlags;
 use transport::{Epoch, Life, Rank};
 

@@ -106,6 +106,8 @@ pub(super) struct Keepers {
     alive_at: Instant,
     /// Killed processes of connections that were given up, until they are collected.
     killed: Vec<Child>,
+    /// Of nodes that have left the job: their keepers end by themselves, or are killed at this time.
+    dismissed: Vec<(Running, Instant)>,
 }
 
 impl Keepers {
@@ -126,7 +128,13 @@ impl Keepers {
         };
         let all = (0..).map(NodeIndex).zip(plan.nodes.iter().map(keeper)).collect();
         let begun = Instant::now();
-        Keepers { all, begun, alive_at: begun + LAUNCHER_ALIVE_EVERY, killed: Vec::new() }
+        Keepers {
+            all,
+            begun,
+            alive_at: begun + LAUNCHER_ALIVE_EVERY,
+            killed: Vec::new(),
+            dismissed: Vec::new(),
+        }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeIndex> {
@@ -157,6 +165,7 @@ impl Keepers {
 
     /// Keepers without ranks have no other sign of their launcher.
     pub(super) fn show_alive(&mut self, now: Instant) {
+        self.collect_dismissed(now);
         if self.alive_at <= now {
             self.alive_at = now + LAUNCHER_ALIVE_EVERY;
             self.send_to_all(&ToKeeper::Alive);
@@ -167,7 +176,9 @@ impl Keepers {
     /// When the first of those that ended is started again, or something else is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let answers = self.all.values().filter_map(Keeper::answer_by);
-        self.all.values().filter_map(|keeper| keeper.due).chain(answers).chain([self.alive_at]).min()
+        let dismissed = self.dismissed.iter().map(|(_, until)| *until);
+        let others = answers.chain(dismissed).chain([self.alive_at]);
+        self.all.values().filter_map(|keeper| keeper.due).chain(others).min()
     }
 
     /// Those that have not answered in time.
@@ -384,6 +395,32 @@ impl Keepers {
         Some(running.token)
     }
 
+    /// The node leaves the job, and its keeper, which is there, is to end and to leave no candidate behind. A remote shell that is killed may not pass the word
+    /// on, so it has some time. Returns the token of the connection.
+    pub(super) fn dismiss(&mut self, node: NodeIndex) -> Option<u64> {
+        self.send(node, &ToKeeper::GiveUp);
+        let keeper = self.all.get_mut(&node)?;
+        keeper.is_ready = false;
+        let mut running = keeper.running.take()?;
+        running.link.flush();
+        let token = running.token;
+        self.dismissed.push((running, Instant::now() + GIVE_UP_MAX));
+        Some(token)
+    }
+
+    /// Collects the processes of keepers that were dismissed.
+    fn collect_dismissed(&mut self, now: Instant) {
+        for (mut running, until) in core::mem::take(&mut self.dismissed) {
+            running.link.flush();
+            if now >= until {
+                let _ = running.child.kill();
+                self.killed.push(running.child);
+            } else if matches!(running.child.try_wait(), Ok(None)) {
+                self.dismissed.push((running, until));
+            }
+        }
+    }
+
     /// Ends the process of a keeper.
     pub(super) fn end(&mut self, node: NodeIndex) {
         if let Some(running) = self.all.get_mut(&node).and_then(|keeper| keeper.running.as_mut()) {
@@ -420,6 +457,7 @@ impl Keepers {
             let _ = running.child.kill();
         }
         let until = Instant::now() + KEEPER_STATUS_MAX;
+        self.collect_dismissed(until.max(Instant::now() + GIVE_UP_MAX));
         for node in self.nodes() {
             self.lost_by(node, until);
         }

@@ -458,7 +458,7 @@ impl<'a> Shell<'a> {
                 self.store.ask(Task::Fence { counter, refuse_below });
             }
             job::Output::Reconnect { node } => self.reconnect(node),
-            job::Output::Replace { node } => self.replace(node),
+            job::Output::Replace { node, answers } => self.replace(node, answers),
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
             job::Output::WriteCommit { generation, images } => self.begin_protection(generation, images),
             job::Output::Collect { keep } => {

@@ -2,6 +2,7 @@
 
 use ckpt_glue::JobConfig;
 use ckpt_glue::interval::Tuning;
+use ckpt_glue::recovery::Policy;
 use store::{JobFile, StoreError};
 
 use super::super::nodes::wire::NodeTask;
@@ -37,12 +38,13 @@ impl Shell<'_> {
         }
     }
 
-    /// A person has changed when checkpoints are taken. What a restart was given besides becomes the job's when all ranks run, and this with it.
-    pub(super) fn keep_interval(&mut self, tuning: &Tuning) {
+    /// A person has changed when checkpoints are taken, or the reactions to faults. What a restart was given besides becomes the job's when all ranks run, and this with it.
+    pub(super) fn keep_tuning(&mut self, tuning: &Tuning, policy: &Policy) {
         let Some(file) = &mut self.job_file else { return };
         let Some(text) = file.settings.get_mut(setting::CONFIG) else { return };
         let Ok(mut config) = JobConfig::parse(text.as_bytes()) else { return };
         tuning.apply(&mut config.checkpoint);
+        config.fault.policy = policy.clone();
         let every = config.checkpoint.every.fixed();
         file.checkpoint.every_ms = every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         *text = config.emit();

@@ -6,7 +6,7 @@ use ckpt_glue::control::JobPhase;
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
-use ckpt_glue::recovery::Beginning;
+use ckpt_glue::recovery::{Beginning, RecoveryProtocol};
 use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
@@ -44,13 +44,52 @@ impl Spares {
 }
 
 impl Shell<'_> {
-    /// No rank of this node runs any more, and its keeper does not answer.
-    pub(super) fn replace(&mut self, node: NodeIndex) {
+    /// No rank of this node runs any more. `answers`: its keeper is there (R36), and keeps the place if no other host can have it.
+    pub(super) fn replace(&mut self, node: NodeIndex, answers: bool) {
         let from = self.keepers.place(node).clone();
-        self.spares.lost.insert(node);
-        // A node of this host ends with the launcher.
-        if from.host.is_none() {
+        if !answers && self.plan.on_host_loss == HostLoss::End && self.job.status().life.is_some() {
+            self.spares.lost.insert(node);
+            // A node of this host ends with the launcher.
+            if from.host.is_some() {
+                let words = format!("{} does not answer any more (--on-host-loss end)", from.name());
+                self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
+                self.stop();
+            }
             return;
+        }
+        let place = self.other_place(node);
+        if !answers {
+            self.spares.lost.insert(node);
+        }
+        match place {
+            Ok(place) => {
+                self.move_node(node, &from, Node { ranks: from.ranks, domain: None, ..place }, answers)
+            }
+            Err(why) => {
+                if answers {
+                    let words = format!("{} keeps its place: {why}", self.keepers.name(node));
+                    self.notify(&Notice::Repair { words: &words });
+                } else if from.host.is_some() {
+                    self.report_lost_host(node, &why);
+                }
+                self.feed_job(job::Input::NotReplaced { node });
+            }
+        }
+    }
+
+    /// The host that gets the node's place.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn other_place(&mut self, node: NodeIndex) -> Result<Node, String> {
+        self.may_move(node)?;
+        self.next_place(node).ok_or_else(|| self.no_place().to_owned())
+    }
+
+    /// Whether the node may have another place at all.
+    fn may_move(&self, node: NodeIndex) -> Result<(), String> {
+        if self.keepers.place(node).host.is_none() {
+            return Err("it is the launcher's own host".to_owned());
         }
         let is_kept = match self.plan.purpose {
             Purpose::Run => None,
@@ -58,28 +97,60 @@ impl Shell<'_> {
             // The only images may lie there.
             Purpose::Gather | Purpose::Protect => Some("no place is given away while images move"),
         };
-        if let Some(why) = is_kept {
-            return self.report_lost_host(node, why);
+        let ends = self.plan.on_host_loss == HostLoss::End;
+        let is_kept = is_kept.or(ends.then_some("no host takes its place (--on-host-loss end)"));
+        match is_kept.map(str::to_owned).or_else(|| self.is_unbearable(node)) {
+            Some(why) => Err(why),
+            None => Ok(()),
         }
-        if self.plan.on_host_loss == HostLoss::End {
-            if self.job.status().life.is_none() {
-                return self.report_lost_host(node, "no host takes its place (--on-host-loss end)");
+    }
+
+    fn no_place(&self) -> &'static str {
+        match self.plan.on_host_loss {
+            HostLoss::Spare => "there is no spare host (--spare-hosts, --on-host-loss spread)",
+            HostLoss::Spread | HostLoss::End => "no other host of the job answers",
+        }
+    }
+
+    /// A person says that a node is failing.
+    ///
+    /// # Errors
+    /// Why that has no consequence, in words.
+    pub(super) fn suspect(&mut self, name: &str) -> Result<NodeIndex, String> {
+        let by_number = |node: &NodeIndex| name.parse() == Ok(node.0);
+        let by_host = |node: &NodeIndex| self.keepers.place(*node).host.as_deref() == Some(name);
+        let nodes = self.keepers.nodes();
+        let hosts = nodes.iter().copied().filter(by_host).collect::<Vec<_>>();
+        let node = match hosts[..] {
+            [node] => node,
+            [] => nodes.iter().copied().find(by_number).ok_or_else(|| {
+                let names: Vec<String> = nodes.iter().map(|node| self.keepers.name(*node)).collect();
+                format!(
+                    "the job has no node `{name}`; expected a number from 0 to {} or a host ({})",
+                    nodes.len() - 1,
+                    names.join(", ")
+                )
+            })?,
+            _ => {
+                return Err(format!(
+                    "several nodes are on {name}; name one by its number (`stillwire ps --json`)"
+                ));
             }
-            let words = format!("{} does not answer any more (--on-host-loss end)", from.name());
-            self.end.verdict.get_or_insert(Verdict { words, exit_code: None });
-            return self.stop();
-        }
-        if let Some(why) = self.is_unbearable(node) {
-            return self.report_lost_host(node, &why);
-        }
-        let Some(place) = self.next_place(node) else {
-            let why = match self.plan.on_host_loss {
-                HostLoss::Spare => "there is no spare host (--spare-hosts, --on-host-loss spread)",
-                HostLoss::Spread | HostLoss::End => "no other host of the job answers",
-            };
-            return self.report_lost_host(node, why);
         };
-        self.move_node(node, &from, Node { ranks: from.ranks, domain: None, ..place });
+        if !matches!(self.job.status().phase, JobPhase::Running | JobPhase::Starting) {
+            return Err(
+                "the job does not run now: it is starting, recovering or ending; try again later".to_owned()
+            );
+        }
+        if self.job.policy().on.permanent.first() == RecoveryProtocol::Migration {
+            self.may_move(node)
+                .map_err(|why| format!("{} keeps its place: {why}", self.keepers.name(node)))?;
+            if self.spares.free.is_empty() && !self.has_other_host(node) {
+                return Err(format!("{} keeps its place: {}", self.keepers.name(node), self.no_place()));
+            }
+        }
+        self.feed_job(job::Input::Suspect { node });
+        Ok(node)
     }
 
     /// A lost host, as people read it.
@@ -115,7 +186,7 @@ impl Shell<'_> {
             group.map_or((vec![node.0], 0), |group| (group.nodes().to_vec(), group.losses()));
         let is_lost = |member: &&u32| {
             let member = NodeIndex(**member);
-            self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
+            member == node || self.spares.lost.contains(&member) || self.spares.moved.contains(&member)
         };
         let lost = members.iter().filter(is_lost).count();
         let has_committed = committed.is_some() || self.plan.beginning != Beginning::Fresh;
@@ -131,6 +202,15 @@ impl Shell<'_> {
         if let Some(spare) = self.spares.free.pop_front() {
             return Some(spare);
         }
+        self.least_used_host(node)
+    }
+
+    fn has_other_host(&self, node: NodeIndex) -> bool {
+        self.least_used_host(node).is_some()
+    }
+
+    /// The host of the job with the fewest ranks, besides that of the node.
+    fn least_used_host(&self, node: NodeIndex) -> Option<Node> {
         if self.plan.on_host_loss != HostLoss::Spread {
             return None;
         }
@@ -147,10 +227,15 @@ impl Shell<'_> {
             .cloned()
     }
 
-    fn move_node(&mut self, node: NodeIndex, from: &Node, to: Node) {
-        let words = format!("{}: {} takes its place", self.silence_words(node), to.name());
+    fn move_node(&mut self, node: NodeIndex, from: &Node, to: Node, answers: bool) {
+        let words = if answers {
+            format!("{} takes the place of {}, which leaves the job", to.name(), self.keepers.name(node))
+        } else {
+            format!("{}: {} takes its place", self.silence_words(node), to.name())
+        };
         self.notify(&Notice::Repair { words: &words });
-        self.forget_keeper(node);
+        let token = if answers { self.keepers.dismiss(node) } else { self.keepers.disconnect(node) };
+        self.forget_connection(node, token);
         let host = to.name();
         self.spares.moved.insert(node);
         self.spares.lost.remove(&node);
@@ -193,7 +278,12 @@ impl Shell<'_> {
 
     /// The connection to a node is of no use any more, and what ran there has ended, or will.
     pub(super) fn forget_keeper(&mut self, node: NodeIndex) {
-        if let Some(token) = self.keepers.disconnect(node) {
+        let token = self.keepers.disconnect(node);
+        self.forget_connection(node, token);
+    }
+
+    fn forget_connection(&mut self, node: NodeIndex, token: Option<u64>) {
+        if let Some(token) = token {
             self.events.forget(token);
             self.lose_part(node);
         }

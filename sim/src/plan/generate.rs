@@ -23,6 +23,7 @@ const STREAM_SIZE: u64 = 8;
 const STREAM_NODES: u64 = 9;
 const STREAM_RESTORES: u64 = 11;
 const STREAM_CALM: u64 = 12;
+const STREAM_SUSPECTS: u64 = 13;
 
 /// Clocks whose drift the main stream draws: those of the nodes of a small history.
 const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
@@ -126,6 +127,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     node_disks(seed, &mut plan);
     lives(seed, &mut plan);
     hosts(seed, &mut plan);
+    suspects(seed, &mut plan);
     plan
 }
 
@@ -447,6 +449,20 @@ fn hosts(seed: u64, plan: &mut Plan) {
         plan.steps.push(Step { when, action: Action::CutOff { node, lasts } });
         let down = random.log_between(100 * MICRO, 5 * MILLI);
         plan.steps.push(Step { when, action: Action::KillLauncher { cut_off: true, down } });
+    }
+}
+
+/// Nodes that a person takes for failing, with and without a spare host (R36). Drawn from a stream of its own, too.
+fn suspects(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_SUSPECTS);
+    if plan.nodes < 2 || !random.percent(15) {
+        return;
+    }
+    plan.spares = plan.spares.max(below(random, 3));
+    for _ in 0..random.between(1, 2) {
+        let when = at_frames(random, plan);
+        let node = 1 + below(random, u64::from(plan.nodes) - 1);
+        plan.steps.push(Step { when, action: Action::Suspect { node } });
     }
 }
 

@@ -99,6 +99,11 @@ pub enum Action {
         /// For how long.
         lasts: Nanos,
     },
+    /// A person says that a node is failing: another host is to take its place.
+    Suspect {
+        /// The node.
+        node: u32,
+    },
     /// A node's own directory is lost for good, and the node loses power; it is back, empty, after `down`. If the newest committed generation would not
     /// survive that by what its commit has promised, the node only loses power.
     DestroyNode {

@@ -366,7 +366,7 @@ impl LargeJob {
                     self.committed = Some(generation);
                     self.committed_at = Some(self.busy[at(COORDINATOR)]);
                 }
-                JobOutput::Replace { node } => self.replace(node),
+                JobOutput::Replace { node, .. } => self.replace(node),
                 JobOutput::Event(event) => self.note(&event),
                 JobOutput::Over(_) => self.over(),
                 // A keeper that is started on the lost host does not come up.

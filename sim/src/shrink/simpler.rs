@@ -34,6 +34,7 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
         Action::Checkpoint { .. }
         | Action::CrashProcess(_)
         | Action::ChangeRails { .. }
+        | Action::Suspect { .. }
         | Action::ClockJump { .. }
         | Action::BreakControl { .. }
         | Action::DiskError { .. } => None,

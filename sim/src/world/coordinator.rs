@@ -157,7 +157,7 @@ impl World {
                 }
                 // A keeper here that stands still is ended by its guard.
                 Output::Reconnect { .. } => {}
-                Output::Replace { node } => self.replace(number, node.0),
+                Output::Replace { node, .. } => self.replace(number, node.0),
                 Output::Collect { .. } => self.collect(number),
                 Output::Event(event) => self.on_job_event(number, &event),
                 Output::Over(report) => {

@@ -4,6 +4,7 @@
 //! off runs on: messages of control to and from it arrive when the cut is over, in order, as those of a connection that nobody has closed.
 
 use ckpt_glue::NodeIndex;
+use ckpt_glue::control::JobPhase;
 use ckpt_glue::job::Input;
 use ckpt_glue::protection::nodes::Input as NodesInput;
 
@@ -61,7 +62,9 @@ impl World {
     /// The coordinator wants another host in the place of a node's (R32).
     pub(crate) fn replace(&mut self, job: u32, node: u32) {
         let old = self.hosts[at(node)];
-        if self.give_away(node) {
+        if !self.give_away(node) {
+            self.feed_job(job, Input::NotReplaced { node: NodeIndex(node) });
+        } else {
             // The launcher closes the connection to the old host.
             let there = (0..).zip(&self.keepers).filter(|(_, keeper)| keeper.alive && keeper.host == old);
             for keeper in there.map(|(number, _)| number).collect::<Vec<_>>() {
@@ -71,6 +74,16 @@ impl World {
             self.feed_nodes(job, NodesInput::KeeperLost(NodeIndex(node)));
             self.start_keeper(job, node);
             self.feed_job(job, Input::NodeReplaced { node: NodeIndex(node) });
+        }
+    }
+
+    /// A person says that a node is failing. Only a job that runs is asked; the launcher's own host keeps its place.
+    pub(crate) fn suspect(&mut self, node: u32) {
+        let Some(job) = &self.job else { return };
+        if job.machine.status().phase == JobPhase::Running && node != HEAD_NODE {
+            self.counts.add(Fault::NodeSuspected);
+            let number = job.number;
+            self.feed_job(number, Input::Suspect { node: NodeIndex(node) });
         }
     }
 

@@ -146,6 +146,7 @@ impl World {
                 calm_at = now + lasts;
                 self.cut_off(node % self.plan.nodes, lasts);
             }
+            Action::Suspect { node } => self.suspect(node % self.plan.nodes),
             Action::DestroyNode { node, down } => {
                 let node = node % self.plan.nodes;
                 calm_at = now + down;

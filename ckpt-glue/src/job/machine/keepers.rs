@@ -11,7 +11,7 @@ use super::super::{Event, JobSettings, Output};
 use super::Job;
 use crate::control::{FaultReport, Message, NO_LIFE, Watch};
 use crate::names::{NodeIndex, Party};
-use crate::recovery::{self, Beginning, Phase};
+use crate::recovery::{Beginning, Phase};
 use crate::sabotage::Rule;
 
 impl JobSettings {
@@ -78,6 +78,7 @@ impl Job {
         }
         self.suspicions.due(now);
         self.relay_suspicions(now);
+        self.watch_network(now);
     }
 
     /// R33: takes a report that is evidence of a suspicion, and no fault. Only the silence of a rank is reported besides: jobs on one host have no other
@@ -136,7 +137,7 @@ impl Job {
             return;
         }
         for node in self.absent.due(now) {
-            self.recovery.handle(now, recovery::Input::NodeLost { node });
+            self.on_lost(now, node);
         }
     }
 

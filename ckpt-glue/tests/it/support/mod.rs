@@ -291,8 +291,10 @@ impl World {
                 self.after(write, Happening::CommitWritten(generation));
             }
             job::Output::Reconnect { .. } => {}
-            job::Output::Replace { node } => {
-                self.note(&format!("the place of node {node} may be given away"))
+            job::Output::Replace { node, .. } => {
+                self.note(&format!("the place of node {node} may be given away"));
+                // There is no other host.
+                self.after(write, Happening::ToJob(job::Input::NotReplaced { node }));
             }
             job::Output::Collect { keep } => self.note(&format!("store collects all before {keep}")),
             job::Output::Event(event) => self.events.push(event),
@@ -520,6 +522,13 @@ impl World {
         let now = self.now;
         let tuning = Tuning { every: Some(every), ..Tuning::default() };
         self.job.handle(now, job::Input::Tune(tuning));
+        self.settle();
+    }
+
+    /// A person says that a node is failing.
+    pub(crate) fn suspect(&mut self, node: u32) {
+        let now = self.now;
+        self.job.handle(now, job::Input::Suspect { node: NodeIndex(node) });
         self.settle();
     }
 

@@ -183,7 +183,7 @@ impl<'a> Numbers<'a> {
     }
 
     fn fault(&mut self) -> FaultReport {
-        match self.below(11) {
+        match self.below(13) {
             0 => FaultReport::RankDied { rank: self.rank(), status: self.exit() },
             1 => FaultReport::RankNotStarted { rank: self.rank(), errno: self.int() },
             2 => FaultReport::RankSilent {
@@ -204,6 +204,8 @@ impl<'a> Numbers<'a> {
             7 => FaultReport::KeeperOverdue { node: self.node() },
             8 => FaultReport::KeeperHeard { node: self.node() },
             9 => FaultReport::RankHeard { rank: self.rank(), by: self.rank() },
+            10 => FaultReport::NodeCutOff { node: self.node(), silent_ms: self.long() },
+            11 => FaultReport::NodeSuspected { node: self.node() },
             _ => FaultReport::DecisionFailed { errno: self.int() },
         }
     }

@@ -1,6 +1,7 @@
 //! Jobs under test: the real executable, real processes, a directory of their own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod hosts;
 pub(crate) mod namespaces;
 pub(crate) mod pmi;
 pub(crate) mod programs;

@@ -8,10 +8,10 @@ use transport::{Epoch, Rank};
 use super::*;
 use crate::config::{OnExit, OnFault};
 use crate::control::FaultReport;
-use crate::layout::{Layout, Share};
 use crate::limits::FENCE_MAX;
 use crate::names::ExitStatus;
-use crate::protocols::{RecoveryProtocol as _, RecoveryView, Restart, RollBack};
+use crate::recovery::{Confidence, FaultSite, Policy, RecoveryView};
+use crate::sabotage::Sabotage;
 use crate::table::table;
 
 const NOW: Instant = Instant::from_nanos(1_000);
@@ -30,13 +30,17 @@ fn settings() -> Settings {
     }
 }
 
+fn fault(model: FaultModel, report: FaultReport) -> Fault {
+    Fault { model, site: FaultSite::Job, confidence: Confidence::Certain, report }
+}
+
 fn died() -> Fault {
     let report = FaultReport::RankDied { rank: Rank(0), status: ExitStatus::Signal(9) };
-    Fault { kind: FaultKind::Process, report }
+    fault(FaultModel::Process, report)
 }
 
 fn aborted() -> Fault {
-    Fault { kind: FaultKind::Program, report: FaultReport::Aborted { rank: Rank(0), code: 3 } }
+    fault(FaultModel::Program, FaultReport::Aborted { rank: Rank(0), code: 3 })
 }
 
 fn generation(epoch: u32) -> GenerationId {
@@ -93,7 +97,9 @@ fn text(output: Output) -> String {
     match output {
         Output::FenceNodes { counter, .. } => format!("fence nodes below {counter}"),
         Output::FenceStore { counter, .. } => format!("fence store below {counter}"),
-        Output::Replace { node } => format!("replace node {node}"),
+        Output::Replace { node, answers } => {
+            format!("replace node {node}{}", if answers { ", which answers" } else { "" })
+        }
         Output::WriteDecision(decision) => format!("decide life {}", from(decision)),
         Output::StartLife(decision) => format!("start life {}", from(decision)),
         Output::Over(Ending::Failed { reason, .. }) => format!("over: {reason:?}"),
@@ -246,17 +252,16 @@ fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Du
     recovery.handle(*now, Input::AllRunning);
     *now = *now + runs;
     let view = RecoveryView {
-        layout: &Layout::new(alloc::vec![Share { node: NodeIndex(0), ranks: 1 }], 1).expect("one node"),
         newest: None,
         attempts: recovery.attempts(),
         in_a_row: recovery.attempts_in_a_row(*now),
         restarts_max: u32::MAX,
         on_fault: OnFault::Restart,
         on_exit: OnExit::Fail,
-        roll_back: RollBack::All,
+        back_off: Duration::from_millis(200),
     };
-    let plan = Restart { back_off: Duration::from_millis(200) }.plan(&view, &died());
-    let Plan::Restart { after } = plan else { panic!("{plan:?}") };
+    let plan = Policy::default().plan(&view, &died());
+    let Some(plan @ Plan::Restart { after }) = plan else { panic!("{plan:?}") };
     recovery.handle(*now, Input::Fault(died(), plan));
     let counter = recovery.life().expect("one has begun").counter + 1;
     recovery.handle(*now, fenced(counter));
@@ -293,7 +298,7 @@ fn pauses_grow_up_to_a_bound_and_begin_anew_after_a_life_that_was_worth_its_star
 fn a_decision_that_could_not_be_written_leaves_its_number() {
     let mut recovery = with(&[Input::Begin(Beginning::Fresh), fenced(1), store(1, None)]);
     let report = FaultReport::DecisionFailed { errno: 28 };
-    let fault = Fault { kind: FaultKind::Process, report };
+    let fault = fault(FaultModel::Process, report);
     recovery.handle(NOW, Input::Fault(fault, Plan::Restart { after: Duration::ZERO }));
     recovery.handle(NOW, fenced(1));
     recovery.handle(NOW, store(1, None));
@@ -404,4 +409,84 @@ fn a_majority_of_keepers_must_remember() {
     assert_eq!(recovery.phase(), Phase::Fencing);
     recovery.handle_timeout(NOW + FENCE_MAX);
     expect!["over: NoMajority { answered: 1, needed: 2 }"].assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+fn on_two_nodes() -> Recovery {
+    let mut recovery = Recovery::new(Settings { nodes: 2, quorum: 1, ..settings() });
+    for input in [
+        Input::Begin(Beginning::Fresh),
+        fenced(1),
+        Input::NodeFenced { counter: 1, node: NodeIndex(1), votes: true },
+        store(1, None),
+        Input::DecisionDurable { life: FIRST },
+        Input::AllRunning,
+    ] {
+        recovery.handle(NOW, input);
+    }
+    outputs(&mut recovery);
+    recovery
+}
+
+fn migrate(fallback: Fallback) -> Input {
+    let plan = Plan::Migrate { node: NodeIndex(1), after: Duration::ZERO, fallback };
+    Input::Fault(died(), plan)
+}
+
+fn other_fenced(votes: bool) -> Input {
+    Input::NodeFenced { counter: 2, node: NodeIndex(1), votes }
+}
+
+/// R36: the place is given away when the node has answered, and the life begins when the other host has as well.
+#[test]
+fn a_node_leaves_when_nothing_runs_there_any_more() {
+    let mut recovery = on_two_nodes();
+    for input in [migrate(Fallback::Restart), fenced(2), store(2, None)] {
+        recovery.handle(NOW, input);
+    }
+    expect![[r#"
+        fence nodes below 2
+        fence store below 2"#]]
+    .assert_eq(&outputs(&mut recovery).join("\n"));
+    recovery.handle(NOW, other_fenced(true));
+    expect!["replace node 1, which answers"].assert_eq(&outputs(&mut recovery).join("\n"));
+    recovery.handle(NOW, other_fenced(true));
+    assert!(outputs(&mut recovery).is_empty(), "it is offered once");
+    recovery.handle(NOW, Input::NodeReplaced { node: NodeIndex(1) });
+    assert!(outputs(&mut recovery).is_empty(), "the other host has not answered");
+    recovery.handle(NOW, other_fenced(false));
+    expect!["decide life 2 from the beginning"].assert_eq(&outputs(&mut recovery).join("\n"));
+}
+
+#[test]
+fn without_another_host_a_node_keeps_its_place_or_the_job_ends() {
+    for (fallback, expected) in
+        [(Fallback::Restart, ["decide", "life"]), (Fallback::Stop, ["over:", "NoOtherHost"])]
+    {
+        let mut recovery = on_two_nodes();
+        for input in [migrate(fallback), fenced(2), store(2, None), other_fenced(true)] {
+            recovery.handle(NOW, input);
+        }
+        outputs(&mut recovery);
+        recovery.handle(NOW, Input::NotReplaced { node: NodeIndex(1) });
+        assert_eq!(outputs(&mut recovery)[0].split(' ').take(2).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// A node that is to leave may be lost on the way.
+#[test]
+fn a_leaving_node_that_does_not_answer_is_lost() {
+    let mut recovery = on_two_nodes();
+    let lost = Input::NodeLost { node: NodeIndex(1) };
+    for input in [migrate(Fallback::Restart), fenced(2), store(2, None), lost] {
+        recovery.handle(NOW, input);
+    }
+    expect![[r#"
+        fence nodes below 2
+        fence store below 2
+        replace node 1"#]]
+    .assert_eq(&outputs(&mut recovery).join("\n"));
+    recovery.handle(NOW, Input::NotReplaced { node: NodeIndex(1) });
+    assert!(outputs(&mut recovery).is_empty(), "it is waited for");
+    recovery.handle(NOW, other_fenced(true));
+    expect!["decide life 2 from the beginning"].assert_eq(&outputs(&mut recovery).join("\n"));
 }

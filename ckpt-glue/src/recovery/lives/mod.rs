@@ -1,4 +1,4 @@
-//! From one life to the next: fence, decide, start (R7, R9).
+//! From one life to the next: fence, decide, start (R7, R9, R36).
 //!
 //! The order makes a second crash harmless:
 //!
@@ -9,147 +9,19 @@
 //! 3. *Start.* Every rank restores the generation of the decision. A fault here is a fault like any other: back to 1, with a new
 //!    life.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
 
 use transport::{Instant, Life};
 
+use super::{
+    Beginning, Ending, Fallback, Fault, FaultModel, Input, Output, Phase, Plan, Settings, StopReason,
+};
 use crate::control::{Decision, FaultReport};
 use crate::limits::BACK_OFF_MAX;
 use crate::names::{GenerationId, NodeIndex};
-use crate::protocols::{Fault, FaultKind, Plan, StopReason};
 use crate::queue::Queue;
-use crate::sabotage::{Rule, Sabotage};
-
-/// Where the first life of a launcher begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beginning {
-    /// A new job: the program starts from the beginning, and after a fault again, until something is committed.
-    Fresh,
-    /// From the newest committed generation. There must be one, now and after every fault: a restarted job must not
-    /// begin anew.
-    Newest,
-    /// From this generation, which the user named.
-    Named(GenerationId),
-}
-
-/// An input of a recovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Input {
-    /// All keepers are there; begin the first life.
-    Begin(Beginning),
-    /// A fault, and the recovery protocol's plan.
-    Fault(Fault, Plan),
-    /// A person wants the end (Ctrl-C), or the program's time is over.
-    Stop,
-    /// All processes of all lives before `counter` are dead on this node.
-    NodeFenced {
-        /// As asked.
-        counter: u32,
-        /// The node.
-        node: NodeIndex,
-        /// Whether its keeper remembers all messages since the job's beginning.
-        votes: bool,
-    },
-    /// A node does not answer, and no rank that it had can still run (R32).
-    NodeLost {
-        /// The node.
-        node: NodeIndex,
-    },
-    /// Its place was given to another host ([`Output::Replace`]).
-    NodeReplaced {
-        /// The node.
-        node: NodeIndex,
-    },
-    /// The store takes no commit of a life before `counter` any more; commits that were under way have ended.
-    StoreFenced {
-        /// As asked.
-        counter: u32,
-        /// Newest committed generation that can be restored.
-        newest: Option<GenerationId>,
-        /// Some generation is committed, whether or not it can be restored.
-        committed: bool,
-        /// 64 fresh random bits for the next life.
-        nonce: u64,
-    },
-    /// The store's answer does not hold any more, and another one follows.
-    StoreWithdrawn {
-        /// As asked.
-        counter: u32,
-    },
-    /// The store is at it, and needs more time.
-    StoreBusy {
-        /// As asked.
-        counter: u32,
-    },
-    /// Lives up to this number were decided by others and were unknown here.
-    LivesFound {
-        /// The largest one.
-        counter_last: u32,
-    },
-    /// The decision is durable.
-    DecisionDurable {
-        /// Its life.
-        life: Life,
-    },
-    /// A rank of a program that begins anew has begun to connect: the others have a limited time from now on.
-    Connecting,
-    /// All ranks run.
-    AllRunning,
-    /// A generation was committed: the attempts so far were worth it.
-    Committed(GenerationId),
-    /// All ranks have ended as they should.
-    AllEnded,
-}
-
-/// An output of a recovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Output {
-    /// Ask all keepers to end every process of a life before `counter`.
-    FenceNodes {
-        /// Counter of the life to come.
-        counter: u32,
-        /// Whether there was no life yet.
-        first: bool,
-    },
-    /// Ask the store to refuse every commit of a life before `counter`, then for the newest committed
-    /// generation. Also asked before the first life, where it settles the state that an earlier launcher
-    /// left.
-    FenceStore {
-        /// Counter of the life to come; the answer names it.
-        counter: u32,
-        /// Commits of lives with a counter below this one are refused from now on: always `counter`, unless R9 is
-        /// taken out.
-        refuse_below: u32,
-    },
-    /// The place of this node may be given to another host. If it is, answer with [`Input::NodeReplaced`].
-    Replace {
-        /// The node.
-        node: NodeIndex,
-    },
-    /// Make this durable.
-    WriteDecision(Decision),
-    /// Begin the life. Its decision is durable.
-    StartLife(Decision),
-    /// Nothing runs any more.
-    Over(Ending),
-}
-
-/// Why nothing runs any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
-    /// All ranks ended as they should.
-    Finished,
-    /// A person, or the time limit, wanted it.
-    Stopped,
-    /// A fault that was not to be recovered from, or could not be.
-    Failed {
-        /// The last fault; `None` if the job failed before its first life.
-        fault: Option<Fault>,
-        /// Why no further attempt is made.
-        reason: StopReason,
-    },
-}
+use crate::sabotage::Rule;
 
 /// The next step once everything of the old life is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +51,8 @@ enum State {
         fenced: BTreeSet<NodeIndex>,
         /// Nothing that these had runs, and nobody has their place.
         lost: BTreeSet<NodeIndex>,
+        /// Another host is to take their place when they have answered (R36).
+        leaving: BTreeMap<NodeIndex, Leaving>,
         votes: u32,
         store: Option<StoreAnswer>,
         after_fence: AfterFence,
@@ -201,51 +75,20 @@ enum State {
     Over,
 }
 
+/// A node that leaves the job.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// If there is no other host.
+    fallback: Fallback,
+    /// It has answered, and its place is being given away.
+    is_offered: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct StoreAnswer {
     newest: Option<GenerationId>,
     committed: bool,
     nonce: u64,
-}
-
-/// The settings of a recovery.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Nodes of the job; all are needed to run it.
-    pub nodes: u32,
-    /// Keepers that remember the job since its beginning, and must answer before anything is decided: see [`crate::layout::Layout::quorum`].
-    pub quorum: u32,
-    /// Longest wait for the answers to a fence.
-    pub fence_max: Duration,
-    /// Ranks of an earlier launcher may run for so long on hosts that this one does not use.
-    pub earlier_lease: Duration,
-    /// Counter of the last life that was ever decided for this job; 0 for a new one.
-    pub counter_last: u32,
-    /// Time for all ranks to connect, from the first one that does; for restored ones, from the start of the life.
-    pub start_timeout: Duration,
-    /// Whether all ranks of a new program are known to connect by themselves.
-    pub connects: bool,
-    /// Which rule is out.
-    pub sabotage: Sabotage,
-}
-
-/// The phase a recovery is in, for reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Not begun.
-    Idle,
-    /// Ending all processes.
-    Fencing,
-    /// Pausing.
-    BackingOff,
-    /// Making the decision durable.
-    Deciding,
-    /// Ranks come up.
-    Starting,
-    /// The program runs.
-    Running,
-    /// Nothing runs any more.
-    Over,
 }
 
 /// The job's way through its lives.
@@ -326,6 +169,12 @@ impl Recovery {
         self.rollbacks
     }
 
+    /// Nothing that this node had runs, it does not answer, and nobody has its place.
+    #[must_use]
+    pub fn is_lost(&self, node: NodeIndex) -> bool {
+        matches!(&self.state, State::Fencing { lost, .. } if lost.contains(&node))
+    }
+
     /// Where it is.
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -355,11 +204,13 @@ impl Recovery {
             Input::NodeLost { node } => self.on_node_lost(now, node),
             Input::NodeReplaced { node } => {
                 let fence_max = self.settings.fence_max;
-                if let State::Fencing { until, lost, .. } = &mut self.state {
+                if let State::Fencing { until, lost, leaving, .. } = &mut self.state {
                     lost.remove(&node);
+                    leaving.remove(&node);
                     *until = (*until).max(now + fence_max);
                 }
             }
+            Input::NotReplaced { node } => self.on_not_replaced(now, node),
             Input::StoreFenced { counter, newest, committed, nonce } => {
                 if let State::Fencing { counter: asked, store, .. } = &mut self.state
                     && *asked == counter
@@ -494,8 +345,8 @@ impl Recovery {
             State::Deciding { .. } if !undecided => return,
             State::Fencing { after_fence, .. } => {
                 // Running processes are being ended already. Several processes die, or end themselves, of one cause; only a
-                // contradiction, which is there the next time as well, overrides the current work.
-                let ends = fault.kind == FaultKind::Inconsistent;
+                // contradiction, which is there the next time as well, or a node that is lost for good overrides the current work.
+                let ends = matches!(fault.model, FaultModel::Inconsistent | FaultModel::Permanent);
                 if let (true, AfterFence::Restart { .. }, Plan::Stop { reason }) = (ends, &after_fence, plan)
                 {
                     *after_fence = AfterFence::End(Ending::Failed { fault: Some(fault), reason });
@@ -509,14 +360,24 @@ impl Recovery {
         }
         self.last_fault = Some(fault);
         match plan {
-            Plan::Restart { after } => {
-                self.attempts = self.attempts.saturating_add(1);
-                self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
-                self.rollbacks = self.rollbacks.saturating_add(1);
-                self.fence(now, AfterFence::Restart { after });
-            }
+            Plan::Restart { after } => self.roll_back(now, after, None),
+            Plan::Migrate { node, after, fallback } => self.roll_back(now, after, Some((node, fallback))),
             Plan::Stop { reason } => {
                 self.fence(now, AfterFence::End(Ending::Failed { fault: Some(fault), reason }));
+            }
+        }
+    }
+
+    fn roll_back(&mut self, now: Instant, after: Duration, leaves: Option<(NodeIndex, Fallback)>) {
+        self.attempts = self.attempts.saturating_add(1);
+        self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
+        self.rollbacks = self.rollbacks.saturating_add(1);
+        self.fence(now, AfterFence::Restart { after });
+        let early = self.settings.sabotage.is_out(Rule::MovedWhileRunning);
+        if let (State::Fencing { leaving, .. }, Some((node, fallback))) = (&mut self.state, leaves) {
+            leaving.insert(node, Leaving { fallback, is_offered: early });
+            if early {
+                self.outputs.push(Output::Replace { node, answers: true });
             }
         }
     }
@@ -551,21 +412,52 @@ impl Recovery {
         let until = now + fence_max + earlier.unwrap_or_default();
         let not_before = earlier.map(|lease| now + lease);
         let (fenced, lost) = (BTreeSet::new(), BTreeSet::new());
-        self.state =
-            State::Fencing { counter, until, not_before, fenced, lost, votes: 0, store: None, after_fence };
+        self.state = State::Fencing {
+            counter,
+            until,
+            not_before,
+            fenced,
+            lost,
+            leaving: BTreeMap::new(),
+            votes: 0,
+            store: None,
+            after_fence,
+        };
         self.outputs.push(Output::FenceNodes { counter, first: self.life.is_none() });
         let refuse_below = if self.settings.sabotage.is_out(Rule::NoFence) { 0 } else { counter };
         self.outputs.push(Output::FenceStore { counter, refuse_below });
     }
 
     fn on_node_fenced(&mut self, now: Instant, counter: u32, node: NodeIndex, votes_too: bool) {
-        if let State::Fencing { counter: asked, fenced, votes, .. } = &mut self.state
+        if let State::Fencing { counter: asked, fenced, leaving, votes, after_fence, .. } = &mut self.state
             && *asked == counter
             && fenced.insert(node)
         {
             *votes += u32::from(votes_too);
+            // R36: nothing runs there any more, and the answer to come is that of the other host.
+            if let (AfterFence::Restart { .. }, Some(leaving)) = (after_fence, leaving.get_mut(&node)) {
+                fenced.remove(&node);
+                if !core::mem::replace(&mut leaving.is_offered, true) {
+                    self.outputs.push(Output::Replace { node, answers: true });
+                }
+                return;
+            }
             self.go_on(now);
         }
+    }
+
+    /// There is no other host for the node's place. One that does not answer is waited for.
+    fn on_not_replaced(&mut self, now: Instant, node: NodeIndex) {
+        let State::Fencing { fenced, lost, leaving, after_fence, .. } = &mut self.state else { return };
+        let Some(Leaving { fallback, .. }) = leaving.remove(&node) else { return };
+        if !lost.contains(&node) {
+            fenced.insert(node);
+        }
+        if let (Fallback::Stop, AfterFence::Restart { .. }) = (fallback, &after_fence) {
+            let reason = StopReason::NoOtherHost { node };
+            *after_fence = AfterFence::End(Ending::Failed { fault: self.last_fault, reason });
+        }
+        self.go_on(now);
     }
 
     /// R32: nothing that it had runs. A job that ends need not wait for it; one that goes on needs another host in its place.
@@ -576,7 +468,7 @@ impl Recovery {
         }
         lost.insert(node);
         match after_fence {
-            AfterFence::Restart { .. } => self.outputs.push(Output::Replace { node }),
+            AfterFence::Restart { .. } => self.outputs.push(Output::Replace { node, answers: false }),
             AfterFence::End(_) => self.go_on(now),
         }
     }
