@@ -271,5 +271,8 @@ pub const REPAIRS_MAX: u32 = 3;
 /// Most process faults of one node that a policy may ask for before they are a fault of the node.
 pub const REPEATED_FAULTS_MAX: u32 = 1000;
 
+/// Longest wait for a node that may come back, beyond that for the end of its ranks.
+pub const TRANSIENT_WITHIN_MAX: Duration = Duration::from_secs(3600);
+
 /// Shortest silence between ranks of two nodes that a policy may take for a fault: links find another way, or retransmit, within seconds.
 pub const NETWORK_AFTER_MIN: Duration = Duration::from_secs(5);

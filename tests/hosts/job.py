@@ -62,7 +62,7 @@ class Printed(threading.Thread):
 
 
 class Job:
-    def __init__(self, options, cluster, folder, parity, spares):
+    def __init__(self, options, cluster, folder, parity, spares, more=()):
         self.options, self.cluster, self.folder = options, cluster, folder
         self.output = open(os.path.join(folder, "output"), "ab+")
         self.printed = Printed(self.output.name)
@@ -77,7 +77,7 @@ class Job:
         words += ["--hosts", self.hosts(cluster.nodes), "--remote-shell", shell, "--rails", "udp"]
         if spares:
             words += ["--spare-hosts", ",".join(self.named(host) for host in cluster.spares)]
-        self.start([*words, "--", options.program, self.lines.path, self.end_file, *([str(options.bytes)] if options.bytes else [])])
+        self.start([*words, *more, "--", options.program, self.lines.path, self.end_file, *([str(options.bytes)] if options.bytes else [])])
 
     @staticmethod
     def named(host, ranks=None):

@@ -88,26 +88,33 @@ class Cluster:
 class Round:
     """One job, and one fault."""
 
+    SCRIPT = "tests/hosts/run"
+
     def __init__(self, options):
         self.seed, self.kind = options.seed, options.kind
         self.dice = random.Random(f"{self.seed} {self.kind}")
         self.options, self.what = options, ""
-        self.folder = tempfile.mkdtemp(prefix=f"{self.kind}-", dir=options.place)
+        self.folder = tempfile.mkdtemp(prefix=f"{self.kind.replace('/', '-')}-", dir=options.place)
         self.failures, self.two_lives, self.leftovers = [], [], []
         self.recovery_s, self.stages, self.restarts, self.fault_seconds = None, {}, 0, 0.0
+        # As far as it is counted.
+        self.ranks_rolled_back = 0
         self.cluster = self.job = None
 
     def run(self):
         try:
             self.cluster = Cluster(self.options, self.folder)
             self.cluster.boot()
-            self.job = Job(self.options, self.cluster, self.folder, self.parity(), self.options.spares)
+            self.job = self.make_job()
             self.disturb()
         except (Failure, RuntimeError) as failure:
             self.failures.append(str(failure))
         if self.job:
             self.judge()
         return self
+
+    def make_job(self):
+        return Job(self.options, self.cluster, self.folder, self.parity(), self.options.spares)
 
     def parity(self):
         chosen = self.dice.choice(["xor", "rs:2+1"])
@@ -163,7 +170,9 @@ class Round:
 
     def check_frames(self):
         """Frames go over the network for data, and not over the other."""
-        replaced = re.findall(r"(\S+) does not answer any more: \S+ takes its place", self.job.text())
+        text = self.job.text()
+        replaced = re.findall(r"(\S+) does not answer any more: \S+ takes its place", text)
+        replaced += re.findall(r"takes the place of (\S+), which leaves the job", text)
         hosts = [host for host in self.cluster.nodes if host.is_up and host.name not in replaced]
         sent = {network: min(self.cluster.networks.received(network, host.number) for host in hosts) for network in NETWORKS}
         if sent[DATA] < FRAMES_MIN:
@@ -216,7 +225,7 @@ class Round:
     def report(self):
         what = f"{self.kind}, seed {self.seed}: {self.what or 'nothing was done to it'}"
         if self.failures:
-            script = f"tests/hosts/run --rounds 1 --seed {self.seed} --kind {self.kind}{' --spares' if self.options.spares else ''}{' --quick' if self.options.quick else ''}{self.of_size()}"
+            script = f"{self.SCRIPT} --rounds 1 --seed {self.seed} --kind {self.kind}{' --spares' if self.options.spares else ''}{' --quick' if self.options.quick else ''}{self.of_size()}"
             return f"FAILED: {what}: {'; '.join(self.failures)}; see {self.folder}; again: {script}"
         stages = "".join(f", {name} {seconds:.2f}" for name, seconds in self.stages.items())
         parts = f" (seconds:{stages[1:]})" if stages else ""
@@ -248,26 +257,26 @@ def parser():
     return found
 
 
-def main():
+def main(kind_of_round, kinds):
     """One round, in namespaces for networks and mounts that are its own. Prints what is known of it as one line of JSON."""
     options = parser()
-    options.add_argument("--kind", choices=KINDS, required=True)
+    options.add_argument("--kind", choices=kinds, required=True)
     options = options.parse_args()
     options.nft, options.keygen = options.nft.split(), options.keygen.split()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     # Hosts see unmounts of each other's disks.
     tool("mount", "--make-rshared", "/")
-    current = Round(options)
+    current = kind_of_round(options)
     try:
         current.run()
         current.end(keeps=options.keep or bool(current.failures))
     except Stopped as reason:
         current.abandon()
         sys.exit(128 + reason.args[0])
-    known = ("kind", "failures", "two_lives", "leftovers", "recovery_s", "stages", "restarts")
+    known = ("kind", "failures", "two_lives", "leftovers", "recovery_s", "stages", "restarts", "ranks_rolled_back")
     print(json.dumps({name: getattr(current, name) for name in known} | {"report": current.report()}))
 
 
 if __name__ == "__main__":
-    main()
+    main(Round, list(KINDS))

@@ -16,7 +16,8 @@ from faults import KINDS
 from round import Stopped, parser, stop
 
 # A round ends with this program, and its hosts with it.
-ROUND = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "round.py")]
+ALONE = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", sys.executable, "-B"]
+ROUND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "round.py")
 
 
 def medians(stages):
@@ -53,27 +54,27 @@ def table(result):
     return "\n".join(lines)
 
 
-def chosen_kinds(options):
+def chosen_kinds(options, kinds):
     """Each kind as often as the others, in an order that the seed decides."""
     if options.kind:
         return [options.kind] * options.rounds
-    dice, kinds = random.Random(options.seed), []
-    while len(kinds) < options.rounds:
-        kinds += dice.sample(list(KINDS), len(KINDS))
-    return kinds[: options.rounds]
+    dice, chosen = random.Random(options.seed), []
+    while len(chosen) < options.rounds:
+        chosen += dice.sample(list(kinds), len(kinds))
+    return chosen[: options.rounds]
 
 
 class Rounds:
     """Processes of rounds."""
 
-    def __init__(self, words):
-        self.words, self.running, self.is_stopped = words, set(), False
+    def __init__(self, program, words):
+        self.program, self.words, self.running, self.is_stopped = program, words, set(), False
 
     def run(self, seed, kind):
         """What is known of a round; `None` if it was stopped."""
         if self.is_stopped:
             return None
-        process = subprocess.Popen([*ROUND, *self.words, "--seed", str(seed), "--kind", kind], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*ALONE, self.program, *self.words, "--seed", str(seed), "--kind", kind], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.running.add(process)
         # It may have begun while the others were stopped.
         if self.is_stopped:
@@ -92,21 +93,22 @@ class Rounds:
             process.terminate()
 
 
-def main():
+def main(program, kinds, summary, table):
+    """Plays rounds of these kinds, each by `program`."""
     options = parser()
     options.add_argument("--rounds", type=int, required=True)
     options.add_argument("--jobs", type=int, default=1, help="rounds at one time")
-    options.add_argument("--kind", choices=KINDS)
+    options.add_argument("--kind", choices=kinds)
     options.add_argument("--json", action="store_true")
     options = options.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     talk = sys.stderr if options.json else sys.stdout
-    rounds, found, stopped = Rounds(words(options)), [], None
+    rounds, found, stopped = Rounds(program, words(options)), [], None
     with ThreadPoolExecutor(options.jobs) as pool:
         try:
             # A round can be repeated alone.
-            begun = [pool.submit(rounds.run, options.seed + number, kind) for number, kind in enumerate(chosen_kinds(options))]
+            begun = [pool.submit(rounds.run, options.seed + number, kind) for number, kind in enumerate(chosen_kinds(options, kinds))]
             for number, ended in enumerate(as_completed(begun), 1):
                 found.append(ended.result())
                 print(f"{number} of {options.rounds}: {found[-1]['report']}", file=talk, flush=True)
@@ -136,4 +138,4 @@ def words(options):
 
 
 if __name__ == "__main__":
-    main()
+    main(ROUND, KINDS, summary, table)

@@ -58,18 +58,19 @@ impl Absent {
     }
 
     /// A fence begins. A node gets a moment for a new keeper to connect, if only its connection or its keeper is gone.
-    /// `early`: R32 is out.
+    /// `more`: as a policy has it. `early`: R32 is out.
     pub(super) fn fence(
         &mut self,
         now: Instant,
         watch: Watch,
+        more: Duration,
         early: bool,
         nodes: impl Iterator<Item = NodeIndex>,
     ) {
         let soon = now + watch.beat() * RECONNECT_BEATS;
         let over_at = self.over_at.unwrap_or(now);
         let is_over = |node: &NodeIndex| early || self.silent.contains(node);
-        let due = |node| if is_over(&node) { soon } else { soon.max(over_at) };
+        let due = |node| if is_over(&node) { soon + more } else { soon.max(over_at) + more };
         self.missing = nodes.map(|node| (node, due(node))).collect();
         self.again = watch.silence() * REPLACE_SILENCES;
         for node in core::mem::take(&mut self.new) {
@@ -170,7 +171,13 @@ mod tests {
         let mut absent = Absent::default();
         absent.granted(at(granted + 5));
         silent.iter().for_each(|node| absent.is_silent(NodeIndex(*node)));
-        absent.fence(at(now), Watch::new(SECOND / 4, SECOND * 5), false, (0..3).map(NodeIndex));
+        absent.fence(
+            at(now),
+            Watch::new(SECOND / 4, SECOND * 5),
+            Duration::ZERO,
+            false,
+            (0..3).map(NodeIndex),
+        );
         absent
     }
 
@@ -190,6 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_can_wait_longer_for_a_node_that_may_come_back() {
+        let mut absent = Absent::default();
+        absent.granted(at(24));
+        absent.is_silent(NodeIndex(1));
+        let watch = Watch::new(SECOND / 4, SECOND * 5);
+        absent.fence(at(20), watch, SECOND * 30, false, (0..3).map(NodeIndex));
+        assert_eq!(absent.due(at(50)), []);
+        assert_eq!(absent.due(at(51)), [NodeIndex(1)]);
+        assert_eq!(absent.due(at(54)), [NodeIndex(0), NodeIndex(2)]);
+    }
+
+    #[test]
     fn a_local_clock_jump_ends_no_lease() {
         let mut absent = fenced(&[], 19, 20);
         absent.postpone(SECOND * 60);
@@ -199,7 +218,13 @@ mod tests {
         let mut absent = Absent::default();
         absent.granted(at(24));
         absent.postpone(SECOND * 60);
-        absent.fence(at(80), Watch::new(SECOND / 4, SECOND * 5), false, [NodeIndex(1)].into_iter());
+        absent.fence(
+            at(80),
+            Watch::new(SECOND / 4, SECOND * 5),
+            Duration::ZERO,
+            false,
+            [NodeIndex(1)].into_iter(),
+        );
         assert_eq!(absent.poll_timeout(), Some(at(84)));
     }
 
@@ -220,7 +245,13 @@ mod tests {
         absent.is_silent(NodeIndex(1));
         absent.is_new(NodeIndex(1));
         assert_eq!(absent.silent().count(), 0);
-        absent.fence(at(20), Watch::new(SECOND / 4, SECOND * 5), false, [NodeIndex(1)].into_iter());
+        absent.fence(
+            at(20),
+            Watch::new(SECOND / 4, SECOND * 5),
+            Duration::ZERO,
+            false,
+            [NodeIndex(1)].into_iter(),
+        );
         assert_eq!(absent.poll_timeout(), Some(at(30)));
     }
 

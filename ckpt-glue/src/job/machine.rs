@@ -91,7 +91,7 @@ impl Job {
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
-            fence_max: config.keeper.absence_max(),
+            fence_max: config.keeper.absence_max() + config.fault.policy.thresholds.transient_within,
             sabotage: settings.sabotage,
         });
         let mut job = Job {

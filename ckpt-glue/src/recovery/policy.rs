@@ -4,6 +4,7 @@
 //! [thresholds]
 //! repeated-faults = 3
 //! repeated-within = "10m"
+//! transient-within = "0s"
 //! network-after = "1m"
 //!
 //! [on]
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fallback, FaultModel, RecoveryProtocol};
 use crate::duration::text;
-use crate::limits::{NETWORK_AFTER_MIN, REPEATED_FAULTS_MAX};
+use crate::limits::{NETWORK_AFTER_MIN, REPEATED_FAULTS_MAX, TRANSIENT_WITHIN_MAX};
 
 /// What counts as which fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct Thresholds {
     /// Within this time.
     #[serde(with = "text")]
     pub repeated_within: Duration,
+    /// A node whose ranks have ended is waited for so much longer, before it is lost for good; at most [`TRANSIENT_WITHIN_MAX`].
+    #[serde(with = "text")]
+    pub transient_within: Duration,
     /// Ranks of a node that answers and those of others that have not heard each other for so long are a fault of the network; at least [`NETWORK_AFTER_MIN`].
     #[serde(with = "text")]
     pub network_after: Duration,
@@ -44,6 +48,7 @@ impl Default for Thresholds {
         Thresholds {
             repeated_faults: 3,
             repeated_within: Duration::from_secs(600),
+            transient_within: Duration::ZERO,
             network_after: Duration::from_secs(60),
         }
     }
@@ -189,12 +194,18 @@ impl Policy {
         let range = |holds: bool, field, expected, found: String| {
             if holds { Ok(()) } else { Err(PolicyError::Range { field, expected, found }) }
         };
-        let Thresholds { repeated_faults, network_after, .. } = self.thresholds;
+        let Thresholds { repeated_faults, transient_within, network_after, .. } = self.thresholds;
         range(
             (1..=REPEATED_FAULTS_MAX).contains(&repeated_faults),
             "thresholds.repeated-faults",
             "1 to 1000",
             repeated_faults.to_string(),
+        )?;
+        range(
+            transient_within <= TRANSIENT_WITHIN_MAX,
+            "thresholds.transient-within",
+            "at most 1h",
+            crate::write_duration(transient_within),
         )?;
         range(
             network_after >= NETWORK_AFTER_MIN,

@@ -9,7 +9,7 @@ use ckpt_glue::control::{CutMode, FaultReport, Message, Source};
 use ckpt_glue::job::{Event, Monitor, SuspicionEvent};
 use ckpt_glue::limits::EXIT_GRACE;
 use ckpt_glue::recovery::Ending;
-use ckpt_glue::recovery::StopReason;
+use ckpt_glue::recovery::{Fault, FaultModel, Plan, StopReason};
 use ckpt_glue::{ExitStatus, NodeIndex, OnFault};
 use transport::Rank;
 
@@ -151,6 +151,29 @@ fn ranks_that_are_silent_to_others_end_nothing() {
     world.run_ms(100);
     assert_eq!((world.over, lives(&world), world.job.suspects().count()), (None, 1, 0));
     assert_eq!(world.job.false_alarms(Monitor::DataPath), 1);
+}
+
+#[test]
+fn a_network_that_stays_silent_is_a_fault_if_the_policy_says_so() {
+    let mut settings = config();
+    settings.fault.policy.change("network=restart").expect("a change");
+    let mut world = World::new(4, 2, 16, settings);
+    world.run_ms(100);
+    let report = FaultReport::RankSilent { rank: Rank(3), by: Some(Rank(0)), silent_ms: 1000 };
+    world.say(Rank(0), Message::Fault { report });
+    world.run_ms(58_000);
+    assert_eq!(lives(&world), 1, "a minute has not passed");
+    world.run_ms(2_000);
+    let is_cut_off = |event: &Event| {
+        matches!(event, Event::Reported {
+            report: FaultReport::NodeCutOff { node: NodeIndex(1), silent_ms },
+            action: Some((Fault { model: FaultModel::Network, .. }, Plan::Restart { .. })),
+        } if (60_000..62_000).contains(silent_ms))
+    };
+    assert!(world.events.iter().any(is_cut_off), "{:?}", world.events);
+    assert_eq!(lives(&world), 2);
+    world.run_ms(100_000);
+    assert_eq!((world.over, lives(&world)), (None, 2), "the new life has not heard of it");
 }
 
 #[test]

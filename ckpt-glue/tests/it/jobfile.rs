@@ -22,6 +22,7 @@ fn an_empty_file_is_all_defaults_and_is_written_out_whole() {
               "thresholds": {
                 "repeated-faults": 3,
                 "repeated-within": "10m",
+                "transient-within": "0s",
                 "network-after": "1m"
               },
               "on": {

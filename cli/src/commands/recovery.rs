@@ -22,7 +22,7 @@ A fault has a model, and FILE names the recovery protocols for each model, in th
   process    a signal ended a rank, or a rank could not be started or restored
   repeated   repeated-faults process faults of one node within repeated-within
   transient  a node does not answer any more; it may come back
-  permanent  no rank of such a node can run any more, and it has not come back; or `stillwire suspect` names it
+  permanent  no rank of such a node can run any more, and it has not come back within transient-within; or `stillwire suspect` names it
 
   wait       the job waits until the fault is over (network)
   restart    all ranks go back to the newest checkpoint, on the same nodes; a node that does not answer is waited for
@@ -53,6 +53,8 @@ const DEFAULTS: &str = r#"# Reactions to faults, for `stillwire run --recovery F
 # So many process faults of one node within this time are a fault of the node.
 repeated-faults = 3
 repeated-within = "10m"
+# A node that does not answer is waited for so much longer than its ranks can run, before it is lost for good.
+transient-within = "0s"
 # A silent data network of a node that answers is a fault after this time.
 network-after = "1m"
 
@@ -153,7 +155,13 @@ fn meaning(model: FaultModel, policy: &Policy) -> String {
             write_duration(thresholds.repeated_within)
         ),
         FaultModel::Transient => "a node does not answer".to_owned(),
-        FaultModel::Permanent => "a node does not come back, or a person suspects it".to_owned(),
+        FaultModel::Permanent if thresholds.transient_within.is_zero() => {
+            "no rank of such a node can run any more, or a person suspects it".to_owned()
+        }
+        FaultModel::Permanent => format!(
+            "the same, and it does not come back within {}; or a person suspects it",
+            write_duration(thresholds.transient_within)
+        ),
         _ => "a rank is gone".to_owned(),
     }
 }
@@ -199,6 +207,7 @@ mod tests {
             ("[thresholds]\nrepeated-faults = 0", "expected 1 to 1000"),
             ("[thresholds]\nrepeated-within = \"10 minutes\"", "is not a duration"),
             ("[thresholds]\nnetwork-after = \"1s\"", "expected at least 5s"),
+            ("[thresholds]\ntransient-within = \"2h\"", "expected at most 1h"),
             ("[on", "line 1"),
         ];
         for (text, expected) in wrong {

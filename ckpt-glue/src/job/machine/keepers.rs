@@ -152,7 +152,8 @@ impl Job {
         let early = self.settings.sabotage.is_out(Rule::PlaceTooEarly);
         match self.watch() {
             Some(watch) if !first => {
-                self.absent.fence(now, watch, early, nodes.iter().copied());
+                let more = self.policy().thresholds.transient_within;
+                self.absent.fence(now, watch, more, early, nodes.iter().copied());
                 for node in self.absent.silent() {
                     self.outputs.push(Output::Reconnect { node });
                 }
