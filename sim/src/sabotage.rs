@@ -209,8 +209,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            33,
-            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, two of lives, two of leases, two of suspicions"
+            34,
+            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, two of lives, two of leases, two of suspicions, one of nodes that leave"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);
