@@ -112,7 +112,10 @@ pub(crate) const LAUNCHER_SILENT_MAX: Duration = Duration::from_secs(60);
 pub(crate) const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(10);
 pub(crate) const KEEPER_ANSWER_LONGEST: Duration = Duration::from_secs(40);
 
-/// Longest wait for keepers on other hosts that are to end and to leave no candidate behind: the launcher ends with an error, or their node leaves the job.
+/// Longest wait for the keeper of a node that leaves the job, which is to end and to leave no candidate behind. Its host may be slow.
+pub(crate) const DISMISS_MAX: Duration = Duration::from_secs(15);
+
+/// Longest wait of a launcher that ends with an error for keepers on other hosts, which are to leave no candidate behind.
 pub(crate) const GIVE_UP_MAX: Duration = Duration::from_secs(1);
 
 /// Longest wait for the status of a keeper's process that has closed its link.

@@ -264,7 +264,7 @@ impl Requests {
                 client.awaited = Awaited::Beginning;
                 Answered::Checkpoint
             }
-            Some(Ok(Request::Tune { .. })) if is_never_saved => {
+            Some(Ok(Request::Tune { .. } | Request::Suspect { .. })) if is_never_saved => {
                 client.answer(&Answer::Failed { reason: NO_CHECKPOINTS.to_owned() });
                 Answered::Wait
             }

@@ -100,13 +100,15 @@ PAIRS = {
     "repeated/migration": Pair(twice, TWICE, r"\(repeated fault, migration of node \d: 4 ranks rolled back\)"),
     "repeated/stop": Pair(twice, TWICE + on("repeated", "stop"), "the reaction to repeated faults is stop", ends_job=True),
     "transient/restart": Pair(reboot, "[thresholds]\ntransient-within = \"20s\"\n", r"\(transient fault, restart: 4 ranks rolled back\)"),
-    "transient/migration": Pair(reboot, on("transient", "migration, restart"), r"fault, migration of node \d: 4 ranks rolled back\)"),
+    "transient/migration": Pair(
+        reboot, on("transient", "migration, restart") + 'permanent = "restart"\n', r"\(transient fault, migration of node \d: 4 ranks rolled back\)"
+    ),
     "permanent/restart": Pair(away, on("permanent", "restart"), r"\(transient fault, restart: 4 ranks rolled back\)"),
     "permanent/migration": Pair(destroy, "", r"\(permanent fault, migration of node \d: 4 ranks rolled back\)", loses_host=True),
     "permanent/stop": Pair(destroy, on("permanent", "stop"), "the reaction to permanent faults is stop", ends_job=True, loses_host=True),
     "suspected/migration": Pair(suspect, "", r"\(permanent fault, migration of node \d: 4 ranks rolled back\)"),
-    "network/wait": Pair(cut_for_a_while, "", ""),
-    "network/restart": Pair(cut_for_a_while, NETWORK_AFTER + on("network", "restart"), r"\((network|process) fault, restart: 4 ranks rolled back\)"),
+    "network/wait": Pair(cut_for_a_while, NETWORK_AFTER + on("network", "wait"), ""),
+    "network/restart": Pair(cut_for_a_while, NETWORK_AFTER + on("network", "restart"), r"\(network fault, restart: 4 ranks rolled back\)"),
     "network/migration": Pair(cut, NETWORK_AFTER + on("network", "migration, stop"), r"\(network fault, migration of node \d: 4 ranks rolled back\)"),
     "network/stop": Pair(cut, NETWORK_AFTER + on("network", "stop"), "the reaction to network faults is stop", ends_job=True),
 }

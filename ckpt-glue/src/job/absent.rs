@@ -22,6 +22,8 @@ pub(super) struct Absent {
     /// Nodes that have not answered the fence, and when their place may be given away.
     missing: BTreeMap<NodeIndex, Instant>,
     again: Duration,
+    /// Each of them is waited for so much longer, because it may come back.
+    more: Duration,
     /// An earlier launcher may grant leases: no place is given away.
     earlier: Option<Earlier>,
     /// Nodes whose place was given to another host since the last life: a keeper there remembers nothing.
@@ -70,7 +72,8 @@ impl Absent {
         let soon = now + watch.beat() * RECONNECT_BEATS;
         let over_at = self.over_at.unwrap_or(now);
         let is_over = |node: &NodeIndex| early || self.silent.contains(node);
-        let due = |node| if is_over(&node) { soon + more } else { soon.max(over_at) + more };
+        let due = |node| if is_over(&node) { soon } else { soon.max(over_at) };
+        self.more = more;
         self.missing = nodes.map(|node| (node, due(node))).collect();
         self.again = watch.silence() * REPLACE_SILENCES;
         for node in core::mem::take(&mut self.new) {
@@ -89,6 +92,7 @@ impl Absent {
         nodes: impl Iterator<Item = NodeIndex>,
     ) {
         self.missing = nodes.map(|node| (node, now)).collect();
+        self.more = Duration::ZERO;
         self.again = watch.silence() * REPLACE_SILENCES;
         let over_after = watch.silence().max(former_silence) * EARLIER_SILENCES;
         let earlier = Earlier { locked: BTreeSet::new(), needed: quorum, over_after };
@@ -122,6 +126,11 @@ impl Absent {
         }
     }
 
+    /// The job ends: it waits for no node that may come back.
+    pub(super) fn hurry(&mut self) {
+        self.more = Duration::ZERO;
+    }
+
     /// Another host has got the node's place, and has to answer as well.
     pub(super) fn is_replaced(&mut self, now: Instant, node: NodeIndex) {
         self.replaced.insert(node);
@@ -138,7 +147,8 @@ impl Absent {
         if self.earlier.is_some() {
             return Vec::new();
         }
-        let due = self.missing.iter_mut().filter(|(_, due)| **due <= now);
+        let more = self.more;
+        let due = self.missing.iter_mut().filter(|(_, due)| **due + more <= now);
         due.map(|(node, due)| {
             *due = now + self.again;
             *node
@@ -147,7 +157,8 @@ impl Absent {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.missing.values().min().copied().filter(|_| self.earlier.is_none())
+        let first = self.missing.values().min().filter(|_| self.earlier.is_none());
+        first.map(|due| *due + self.more)
     }
 
     /// The fence is over.

@@ -43,6 +43,8 @@ pub struct Job {
     recovery: Recovery,
     /// Of the recovery that is under way.
     price: Option<Price>,
+    /// Some host may take a node's place.
+    has_other_hosts: bool,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
     /// Counter of the life to come, and whether it is the first: for keepers that come late.
@@ -91,7 +93,8 @@ impl Job {
             counter_last: settings.counter_last,
             start_timeout: config.fault.start_timeout,
             connects: settings.connects,
-            fence_max: config.keeper.absence_max() + config.fault.policy.thresholds.transient_within,
+            fence_max: config.keeper.absence_max(),
+            transient_within: config.fault.policy.thresholds.transient_within,
             sabotage: settings.sabotage,
         });
         let mut job = Job {
@@ -99,6 +102,7 @@ impl Job {
             detector: Detector::default(),
             recovery,
             price: None,
+            has_other_hosts: true,
             here: BTreeSet::new(),
             gather_until: Some(now + settings.gather_max()),
             fence: (0, false),
@@ -141,6 +145,7 @@ impl Job {
             Input::NotReplaced { node } => self.on_not_replaced(now, node),
             Input::Suspect { node } => self.on_report(now, FaultReport::NodeSuspected { node }),
             Input::SetPolicy(policy) => self.set_policy(policy),
+            Input::OtherHosts(any) => self.has_other_hosts = any,
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
             }
@@ -437,6 +442,7 @@ impl Job {
         } else if self.recovery.phase() != Phase::Over {
             self.stopped_by = Some(cause);
             self.end_life(now);
+            self.absent.hurry();
             self.recovery.handle(now, recovery::Input::Stop);
         }
     }
@@ -550,6 +556,9 @@ impl Job {
             recovery::Output::FenceNodes { counter, first } => {
                 self.fence = (counter, first);
                 self.fence_nodes(now, first);
+                if self.recovery.is_ending() {
+                    self.absent.hurry();
+                }
             }
             recovery::Output::FenceStore { counter, refuse_below } => {
                 self.outputs.push(Output::FenceStore { counter, refuse_below });

@@ -93,6 +93,8 @@ pub enum Input {
     },
     /// Other reactions to faults from now on.
     SetPolicy(Policy),
+    /// Whether any host may take a node's place; at first it may.
+    OtherHosts(bool),
     /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
     StoreBusy {
         /// As asked.
@@ -161,6 +163,11 @@ pub enum Output {
         /// It answers, and goes on if there is no other host.
         answers: bool,
     },
+    /// A node is lost, and keeps its place by the job's policy: it is waited for until the fence has had its time. Its keeper is to be started again.
+    Await {
+        /// The node.
+        node: NodeIndex,
+    },
     /// Make this durable, then answer with [`Input::DecisionDurable`] or [`Input::DecisionFailed`] (R9).
     WriteDecision(Decision),
     /// Write the commit record, then answer with [`Input::CommitDurable`] or [`Input::CommitFailed`] (R8).
@@ -199,11 +206,6 @@ pub enum Event {
         since_fault: Option<Duration>,
         /// What the recovery has cost; `None` for the first life.
         price: Option<Price>,
-    },
-    /// A node that is lost keeps its place, by the job's policy.
-    NodeAwaited {
-        /// The node.
-        node: NodeIndex,
     },
     /// Faults have other reactions from now on.
     PolicyChanged,

@@ -96,6 +96,15 @@ pub enum SuspicionEvent {
     },
 }
 
+/// A node whose data network is silent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CutOff {
+    pub(super) node: NodeIndex,
+    pub(super) since: Instant,
+    /// No other node can be the one.
+    pub(super) is_certain: bool,
+}
+
 /// An output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Action {
@@ -348,17 +357,19 @@ impl Suspicions {
         }
     }
 
-    /// The node whose keeper answers and whose ranks and those of others have not heard each other for longest, and since when.
-    pub(super) fn cut_off_longest(&self) -> Option<(NodeIndex, Instant)> {
+    /// The node whose keeper answers and whose ranks and those of others have not heard each other for longest.
+    pub(super) fn cut_off(&self) -> Option<CutOff> {
         let watched = self.watched.as_ref()?;
         let answers = |suspect: &Suspect| {
             suspect.by.contains_key(&Monitor::DataPath) && suspect.keeper_since().is_none()
         };
-        let mut cut = watched.suspects.iter().filter(|(_, suspect)| answers(suspect)).peekable();
-        cut.peek()?;
-        let silences = watched.data_silences();
-        let cut = cut.filter_map(|(node, _)| Some((*node, silences.get(node)?.0)));
-        cut.min_by_key(|(_, since)| *since)
+        let cut: Vec<NodeIndex> =
+            watched.suspects.iter().filter(|(_, suspect)| answers(suspect)).map(|(node, _)| *node).collect();
+        // Of two nodes that do not hear each other, either may be the one that is cut off.
+        let is_certain = cut.len() == 1 && watched.layout.nodes() > 2;
+        let silences = if cut.is_empty() { BTreeMap::new() } else { watched.data_silences() };
+        let cut = cut.into_iter().filter_map(|node| Some((node, silences.get(&node)?.0)));
+        cut.min_by_key(|(_, since)| *since).map(|(node, since)| CutOff { node, since, is_certain })
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

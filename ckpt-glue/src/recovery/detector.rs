@@ -20,7 +20,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// The fault of a report; `None`: it is none. `life`: whether ranks run, or are being started.
+    /// The fault of a report; `None`: it is none.
     #[must_use]
     pub fn classify(&self, report: &FaultReport, layout: &Layout) -> Option<Fault> {
         let of = |rank: Rank| layout.node_of(rank).map_or(FaultSite::Job, |node| FaultSite::Rank(rank, node));

@@ -90,18 +90,6 @@ pub enum Confidence {
     Person,
 }
 
-impl Confidence {
-    /// The name in output.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Confidence::Certain => "certain",
-            Confidence::TimedOut => "timed-out",
-            Confidence::Person => "person",
-        }
-    }
-}
-
 /// A report that calls for recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {

@@ -174,6 +174,8 @@ pub struct Settings {
     pub quorum: u32,
     /// Longest wait for the answers to a fence.
     pub fence_max: Duration,
+    /// A node that may come back is waited for so much longer.
+    pub transient_within: Duration,
     /// Ranks of an earlier launcher may run for so long on hosts that this one does not use.
     pub earlier_lease: Duration,
     /// Counter of the last life that was ever decided for this job; 0 for a new one.

@@ -1,10 +1,10 @@
 //! Recovery protocols: what follows a fault, and its price.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeSet;
 use core::fmt;
 use core::time::Duration;
 
-use super::{Fault, FaultModel, Policy};
+use super::{Confidence, Fault, FaultModel, Policy};
 use crate::config::{OnExit, OnFault};
 use crate::control::FaultReport;
 use crate::limits::BACK_OFF_MAX;
@@ -141,7 +141,7 @@ pub struct Price {
     /// Ranks that went back.
     pub ranks: u32,
     /// Nodes whose place another host has taken.
-    pub moved: Vec<NodeIndex>,
+    pub moved: BTreeSet<NodeIndex>,
 }
 
 /// The facts for a plan.
@@ -161,6 +161,8 @@ pub struct RecoveryView {
     pub on_fault: OnFault,
     /// Whether an exit code of a rank is a fault.
     pub on_exit: OnExit,
+    /// Whether any host may take a node's place.
+    pub has_other_hosts: bool,
 }
 
 impl Policy {
@@ -189,7 +191,7 @@ impl Policy {
         if order.is_some_and(|order| order.first() == RecoveryProtocol::Stop) {
             return stop(StopReason::Policy { model: fault.model });
         }
-        if view.attempts >= view.restarts_max {
+        if view.attempts >= view.restarts_max && fault.confidence != Confidence::Person {
             return stop(StopReason::AttemptsUsedUp { attempts: view.attempts });
         }
         let after = match view.in_a_row {
@@ -198,7 +200,12 @@ impl Policy {
         };
         let moves = order.filter(|order| order.first() == RecoveryProtocol::Migration);
         Some(match (moves, fault.site.node()) {
-            (Some(order), Some(node)) => Plan::Migrate { node, after, fallback: order.fallback() },
+            (Some(order), Some(node)) if view.has_other_hosts => {
+                Plan::Migrate { node, after, fallback: order.fallback() }
+            }
+            (Some(order), Some(node)) if order.fallback() == Fallback::Stop => {
+                Plan::Stop { reason: StopReason::NoOtherHost { node } }
+            }
             _ => Plan::Restart { after },
         })
     }

@@ -177,6 +177,23 @@ fn a_network_that_stays_silent_is_a_fault_if_the_policy_says_so() {
 }
 
 #[test]
+fn no_node_is_moved_that_may_be_the_wrong_one() {
+    for (nodes, moves) in [(2, false), (4, true)] {
+        let mut settings = config();
+        settings.fault.policy.change("network=migration,restart").expect("a change");
+        let mut world = World::new(4, nodes, 16, settings);
+        world.run_ms(100);
+        // Rank 3 is heard by nobody, and hears nobody.
+        for by in 0..3 {
+            let report = FaultReport::RankSilent { rank: Rank(3), by: Some(Rank(by)), silent_ms: 1000 };
+            world.say(Rank(by), Message::Fault { report });
+        }
+        world.run_ms(62_000);
+        assert_eq!(lives(&world), if moves { 2 } else { 1 }, "{nodes} nodes");
+    }
+}
+
+#[test]
 fn a_node_that_is_lost_in_that_time_is_the_fault() {
     let mut settings = config();
     settings.keeper.heartbeat = Duration::from_millis(10);

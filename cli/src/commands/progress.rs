@@ -478,11 +478,6 @@ pub(crate) fn event_words(event: &Event) -> Option<String> {
             }
         }
         Event::AllFinished => "all ranks have finished".to_owned(),
-        Event::NodeAwaited { node } => {
-            format!(
-                "node {node} is waited for: the reaction to permanent faults is restart (--recovery, `stillwire tune --on`)"
-            )
-        }
         Event::PolicyChanged => "faults have other reactions from now on, as asked".to_owned(),
         // Said with the host's name, by a notice of its own.
         Event::Suspicion(_) => return None,

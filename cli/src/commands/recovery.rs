@@ -1,5 +1,6 @@
 //! The reactions to faults: the file of `--recovery`, and the commands `recovery` and `suspect`.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use ckpt_glue::recovery::{FaultModel, Policy};
@@ -18,17 +19,19 @@ Show and check the reactions of a job to faults, for `run --recovery FILE`.
 
 A fault has a model, and FILE names the recovery protocols for each model, in the order in which the job tries them:
 
-  network    a node answers, and its ranks and those of other nodes have not heard each other for network-after
+  network    while all ranks run, a node answers, and its ranks and those of other nodes have not heard each other for network-after
   process    a signal ended a rank, or a rank could not be started or restored
   repeated   repeated-faults process faults of one node within repeated-within
   transient  a node does not answer any more; it may come back
   permanent  no rank of such a node can run any more, and it has not come back within transient-within; or `stillwire suspect` names it
 
   wait       the job waits until the fault is over (network)
-  restart    all ranks go back to the newest checkpoint, on the same nodes; a node that does not answer is waited for
+  restart    all ranks go back to the newest checkpoint, on the same nodes; a node that does not answer is waited for, for transient-within and some 30 s more, and then the job ends
   migration  the same, and another host takes the place of the node (--spare-hosts, --on-host-loss spread); \
 its images are rebuilt there, or read from a shared directory
   stop       the job ends, and its checkpoints stay
+
+A silent network moves a node only if the job has at least three, and one of them alone is cut off. A restart brings ranks back to the network that was silent.
 
 Only `migration` can fail, for want of a host: `migration, restart` and `migration, stop` name what follows then. \
 A rank that ends by itself is no fault of the machine: see --on-exit. With --on-fault abort every fault ends the job.
@@ -41,7 +44,7 @@ Take a node of a running job for one that fails: another host gets its place.
 
 The reaction is that to a permanent fault (`stillwire recovery --help`): by default the job rolls back to its newest checkpoint, and goes on with a spare host \
 (--spare-hosts) or another host of the job (--on-host-loss spread) in the place of NODE. Take a checkpoint first (`stillwire checkpoint`), and no work is lost. \
-If no host can take the place, the command fails and the job goes on as it is.";
+The command fails, and the job goes on as it is, if nothing is saved yet, if no host can take the place, or if the reaction is another one. If the other host then does not come up, NODE goes on.";
 
 /// The largest file of a policy.
 const POLICY_BYTES_MAX: u64 = 1 << 16;
@@ -96,11 +99,12 @@ pub(crate) fn policy_file(path: &str) -> Result<Policy, String> {
 }
 
 fn read(path: &Path) -> Result<Policy, String> {
-    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > POLICY_BYTES_MAX {
-        return Err(format!("it has {length} bytes; expected at most {POLICY_BYTES_MAX}"));
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    file.take(POLICY_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > POLICY_BYTES_MAX {
+        return Err(format!("it is longer than {POLICY_BYTES_MAX} bytes: no file of reactions is"));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     parse(&text)
 }
 

@@ -79,6 +79,44 @@ fn a_spare_host_takes_the_place_of_a_node_that_a_person_suspects() {
 }
 
 #[test]
+fn a_node_goes_on_if_the_host_in_its_place_does_not_come_up() {
+    let hosts = Hosts::new();
+    let mut job = saved(&hosts, SPARE);
+    hosts.is_down("e");
+    assert_eq!(suspect(&job, "c").code, Some(0));
+    job.wait_for("e takes the place of c, which leaves the job");
+    job.wait_for("e does not answer any more: c takes its place");
+    let again = rolled_back(&mut job);
+    assert!(again.contains("(permanent fault, migration of node 2: 4 ranks rolled back)"), "{again}");
+    assert_eq!(ranks_on(&hosts, "c"), [2]);
+    hosts.place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
+fn nothing_happens_to_a_job_that_would_lose_by_a_suspicion() {
+    let hosts = Hosts::new();
+    let job = saved(&hosts, SPARE);
+    assert_eq!(on(&job, "permanent=restart").code, Some(0));
+    suspect(&job, "c").says(&["c keeps its place: the reaction to permanent faults is restart"]);
+    assert_eq!(on(&job, "permanent=stop").code, Some(0));
+    suspect(&job, "c")
+        .says(&["c keeps its place: the job would end: the reaction to permanent faults is stop"]);
+    hosts.place.let_end();
+    let done = job.finish();
+    verified(&done);
+    assert!(!done.stderr.contains("rolling back"), "{done:?}");
+    let place = Place::new();
+    let mut job = place.run(&["--nodes", "2", "--ckpt-every", "1h"]);
+    job.wait_for("all ranks run");
+    suspect(&job, "1").says(&["nothing is saved yet: take a checkpoint first"]);
+    job.checkpoint();
+    suspect(&job, "1").says(&["keeps its place: it is the launcher's own host"]);
+    place.let_end();
+    verified(&job.finish());
+}
+
+#[test]
 fn processes_of_one_node_that_die_again_and_again_move_to_another_host() {
     let hosts = Hosts::new();
     let file = policy(&hosts.place, "[thresholds]\nrepeated-faults = 2\n");
@@ -93,7 +131,6 @@ fn processes_of_one_node_that_die_again_and_again_move_to_another_host() {
     kill(&hosts, "e");
     assert!(rolled_back(&mut job).contains("(process fault, restart"));
     kill(&hosts, "e");
-    job.wait_for("e keeps its place: there is no spare host");
     assert!(rolled_back(&mut job).contains("(repeated fault, restart: 4 ranks rolled back)"));
     hosts.place.let_end();
     verified(&job.finish());
@@ -112,11 +149,9 @@ fn a_process_fault_can_end_the_job_or_move_the_node() {
     assert!(again.contains("(process fault, migration of node 0: 4 ranks rolled back)"), "{again}");
     job.wait_for("committed");
     kill(&hosts, "e");
-    job.wait_for("e keeps its place: there is no spare host");
     let ended = job.finish();
     ended.says(&["no other host can take the place of node 0"]);
     assert_eq!(ended.code, Some(4), "{ended:?}");
-    // The job's file has the change, and a restart another one.
     let mut job = hosts.place.restart(&["--recovery", &policy(&hosts.place, "[on]\nprocess = \"stop\"\n")]);
     job.wait_for("committed");
     kill(&hosts, "e");
@@ -142,7 +177,9 @@ fn a_lost_node_is_waited_for_if_the_policy_says_so() {
     let file = policy(&hosts.place, "[on]\npermanent = \"restart\"\n");
     let mut job = saved(&hosts, &[SPARE, &["--recovery", &file]].concat());
     hosts.vanish("b");
-    job.wait_for("node 1 is waited for");
+    job.wait_for(
+        "b does not answer any more, and the reaction to permanent faults is restart: waiting for it",
+    );
     hosts.comes_back("b");
     let again = rolled_back(&mut job);
     assert!(again.contains("(transient fault, restart: 4 ranks rolled back)"), "{again}");

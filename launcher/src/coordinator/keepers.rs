@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use super::super::events::Events;
 use super::super::keeper::environment_for_others;
 use super::super::limits::{
-    GIVE_UP_MAX, KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX,
+    DISMISS_MAX, GIVE_UP_MAX, KEEPER_AGAIN_AFTER, KEEPER_AGAIN_MAX, KEEPER_ANSWER_LONGEST, KEEPER_ANSWER_MAX,
     KEEPER_STATUS_MAX, LAUNCHER_ALIVE_EVERY, LINK_QUEUE_BYTES_MAX,
 };
 use super::super::secrets::withheld;
@@ -404,7 +404,7 @@ impl Keepers {
         let mut running = keeper.running.take()?;
         running.link.flush();
         let token = running.token;
-        self.dismissed.push((running, Instant::now() + GIVE_UP_MAX));
+        self.dismissed.push((running, Instant::now() + DISMISS_MAX));
         Some(token)
     }
 
@@ -457,7 +457,7 @@ impl Keepers {
             let _ = running.child.kill();
         }
         let until = Instant::now() + KEEPER_STATUS_MAX;
-        self.collect_dismissed(until.max(Instant::now() + GIVE_UP_MAX));
+        self.collect_dismissed(Instant::now() + DISMISS_MAX);
         for node in self.nodes() {
             self.lost_by(node, until);
         }

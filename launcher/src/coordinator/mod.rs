@@ -459,6 +459,7 @@ impl<'a> Shell<'a> {
             }
             job::Output::Reconnect { node } => self.reconnect(node),
             job::Output::Replace { node, answers } => self.replace(node, answers),
+            job::Output::Await { node } => self.await_host(node),
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
             job::Output::WriteCommit { generation, images } => self.begin_protection(generation, images),
             job::Output::Collect { keep } => {

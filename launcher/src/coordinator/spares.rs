@@ -1,18 +1,19 @@
 //! Hosts in the place of lost ones (R32): the coordinator's machine says when a node's place may be given away, and here is who gets it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ckpt_glue::control::JobPhase;
+use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
-use ckpt_glue::recovery::{Beginning, RecoveryProtocol};
+use ckpt_glue::recovery::{self, Beginning};
 use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
 
 use super::super::notice::Notice;
 use super::super::storage::Task;
+use super::super::text;
 use super::super::{HostLoss, Node, Plan, Purpose, Verdict, former_host, setting, write_places};
 use super::Shell;
 
@@ -29,6 +30,8 @@ pub(super) struct Spares {
     lost: BTreeSet<NodeIndex>,
     /// Those for which there was no other host.
     reported: BTreeSet<NodeIndex>,
+    /// The places of nodes that answered when another host got them, until all ranks run: nothing is lost there.
+    left: BTreeMap<NodeIndex, Node>,
 }
 
 impl Spares {
@@ -39,6 +42,7 @@ impl Spares {
             former: plan.former_hosts.clone(),
             lost: BTreeSet::new(),
             reported: BTreeSet::new(),
+            left: BTreeMap::new(),
         }
     }
 }
@@ -57,8 +61,13 @@ impl Shell<'_> {
             }
             return;
         }
-        let place = self.other_place(node);
-        if !answers {
+        let place = self.other_place(node).or_else(|why| {
+            // The host that got the place does not come up, and the one before it answered.
+            self.spares.left.remove(&node).filter(|_| !answers).ok_or(why)
+        });
+        if answers {
+            self.spares.left.insert(node, from.clone());
+        } else {
             self.spares.lost.insert(node);
         }
         match place {
@@ -75,6 +84,22 @@ impl Shell<'_> {
                 self.feed_job(job::Input::NotReplaced { node });
             }
         }
+    }
+
+    /// The node is lost, and the policy has it keep its place.
+    pub(super) fn await_host(&mut self, node: NodeIndex) {
+        if self.keepers.place(node).host.is_some() {
+            let order = &self.job.policy().on.permanent;
+            let why = format!("the reaction to permanent faults is {order}");
+            self.report_lost_host(node, &why);
+        }
+    }
+
+    /// Whether any host can take the place of one.
+    pub(super) fn report_other_hosts(&mut self) {
+        let spreads = self.plan.on_host_loss == HostLoss::Spread && self.keepers.nodes().len() > 1;
+        let any = self.plan.on_host_loss != HostLoss::End && (!self.spares.free.is_empty() || spreads);
+        self.feed_job(job::Input::OtherHosts(any));
     }
 
     /// The host that gets the node's place.
@@ -137,16 +162,30 @@ impl Shell<'_> {
                 ));
             }
         };
-        if !matches!(self.job.status().phase, JobPhase::Running | JobPhase::Starting) {
+        let JobStatus { phase, committed, .. } = self.job.status();
+        if phase != JobPhase::Running {
             return Err(
                 "the job does not run now: it is starting, recovering or ending; try again later".to_owned()
             );
         }
-        if self.job.policy().on.permanent.first() == RecoveryProtocol::Migration {
-            self.may_move(node)
-                .map_err(|why| format!("{} keeps its place: {why}", self.keepers.name(node)))?;
-            if self.spares.free.is_empty() && !self.has_other_host(node) {
-                return Err(format!("{} keeps its place: {}", self.keepers.name(node), self.no_place()));
+        if committed.is_none() {
+            return Err("nothing is saved yet: take a checkpoint first (`stillwire checkpoint`)".to_owned());
+        }
+        let keeps = |why: &str| format!("{} keeps its place: {why}", self.keepers.name(node));
+        self.may_move(node).map_err(|why| keeps(&why))?;
+        if self.spares.free.is_empty() && !self.has_other_host(node) {
+            return Err(keeps(self.no_place()));
+        }
+        match self.job.plan_for_suspect(self.now(), node) {
+            Some(recovery::Plan::Migrate { .. }) => {}
+            Some(recovery::Plan::Stop { reason }) => {
+                return Err(keeps(&format!("the job would end: {}", text::stop_reason(reason))));
+            }
+            _ => {
+                let order = &self.job.policy().on.permanent;
+                return Err(keeps(&format!(
+                    "the reaction to permanent faults is {order} (`stillwire tune --on`)"
+                )));
             }
         }
         self.feed_job(job::Input::Suspect { node });
@@ -315,6 +354,8 @@ impl Shell<'_> {
         self.spares.moved.clear();
         self.spares.former.clear();
         self.spares.reported.clear();
+        self.spares.left.clear();
+        self.report_other_hosts();
         self.keepers.settle();
     }
 

@@ -1,10 +1,11 @@
 //! From a report to the reaction: detector, policy, and hosts in the place of others.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeSet;
 
 use transport::Instant;
 
 use super::super::books::{Counted, Ended};
+use super::super::suspicion::CutOff;
 use super::super::{Event, Output};
 use super::Job;
 use crate::control::FaultReport;
@@ -75,8 +76,16 @@ impl Job {
             back_off: config.back_off,
             on_fault: config.on_fault,
             on_exit: config.on_exit,
+            has_other_hosts: self.has_other_hosts,
         };
         config.policy.plan(&view, fault)
+    }
+
+    /// The reaction if a person says now that this node is failing.
+    #[must_use]
+    pub fn plan_for_suspect(&self, now: Instant, node: NodeIndex) -> Option<Plan> {
+        let fault = self.detector.classify(&FaultReport::NodeSuspected { node }, &self.settings.layout)?;
+        self.plan(now, &fault)
     }
 
     /// Ends the life for a fault, and starts the reaction to it.
@@ -96,7 +105,7 @@ impl Job {
             model: fault.model,
             protocol: RecoveryProtocol::Restart,
             ranks: self.settings.layout.ranks(),
-            moved: Vec::new(),
+            moved: BTreeSet::new(),
         });
         self.interval.measure.end_life(now, !matches!(plan, Plan::Stop { .. }));
         self.end_life(now);
@@ -118,36 +127,40 @@ impl Job {
         if self.cut_off_due().is_none_or(|due| now < due) {
             return;
         }
-        if let Some((node, since)) = self.suspicions.cut_off_longest() {
+        if let Some(CutOff { node, since, .. }) = self.suspicions.cut_off() {
             let silent_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
             self.on_report(now, FaultReport::NodeCutOff { node, silent_ms });
         }
     }
 
-    /// When the next silence is a fault.
+    /// When the next silence is a fault. Silences in which ranks that have ended may have a part never are; and no node is moved that may be the wrong one.
     pub(super) fn cut_off_due(&self) -> Option<Instant> {
         let policy = self.policy();
-        let is_fault = policy.on.network.first() != RecoveryProtocol::Wait;
+        let protocol = policy.on.network.first();
         let runs = self.recovery.phase() == Phase::Running;
-        let longest = self.suspicions.cut_off_longest().filter(|_| is_fault && runs);
-        longest.map(|(_, since)| since + policy.thresholds.network_after)
+        let is_whole = self.counted.finalizing == 0 && self.counted.left.is_none();
+        if protocol == RecoveryProtocol::Wait || !runs || !is_whole {
+            return None;
+        }
+        let cut = self.suspicions.cut_off()?;
+        let is_named = cut.is_certain || protocol != RecoveryProtocol::Migration;
+        is_named.then(|| cut.since + policy.thresholds.network_after)
     }
 
     /// R32: a node has not answered the fence, and no rank of it can still run.
     pub(super) fn on_lost(&mut self, now: Instant, node: NodeIndex) {
-        // A launcher that continues a job decides nothing about nodes that it has not seen yet.
-        let protocol = match self.recovery.life() {
-            Some(_) => self.policy().on.permanent.first(),
-            None => RecoveryProtocol::Migration,
-        };
-        match protocol {
-            RecoveryProtocol::Migration => self.recovery.handle(now, recovery::Input::NodeLost { node }),
-            RecoveryProtocol::Stop => {
+        // The host that has just got the place has never been there.
+        let is_moved = self.price.as_ref().is_some_and(|price| price.moved.contains(&node));
+        match self.policy().on.permanent.first() {
+            // No place is given away any more.
+            _ if self.recovery.is_ending() => self.recovery.handle(now, recovery::Input::NodeLost { node }),
+            RecoveryProtocol::Stop if self.recovery.life().is_some() && !is_moved => {
                 self.give_up(now, node, StopReason::Policy { model: FaultModel::Permanent });
             }
-            RecoveryProtocol::Restart | RecoveryProtocol::Wait => {
-                self.outputs.push(Output::Event(Event::NodeAwaited { node }));
+            RecoveryProtocol::Restart | RecoveryProtocol::Stop if !is_moved => {
+                self.outputs.push(Output::Await { node });
             }
+            _ => self.recovery.handle(now, recovery::Input::NodeLost { node }),
         }
     }
 
@@ -159,6 +172,7 @@ impl Job {
         let plan = Plan::Stop { reason };
         self.outputs.push(Output::Event(Event::Reported { report, action: Some((fault, plan)) }));
         self.recovery.handle(now, recovery::Input::Fault(fault, plan));
+        self.absent.hurry();
         self.recovery.handle(now, recovery::Input::NodeLost { node });
     }
 
@@ -167,11 +181,11 @@ impl Job {
         self.absent.is_replaced(now, node);
         self.detector.forget(node);
         if let Some(price) = &mut self.price {
-            if price.model == FaultModel::Transient {
+            if self.recovery.is_lost(node) && price.moved.is_empty() {
                 price.model = FaultModel::Permanent;
             }
             price.protocol = RecoveryProtocol::Migration;
-            price.moved.push(node);
+            price.moved.insert(node);
         }
         self.recovery.handle(now, recovery::Input::NodeReplaced { node });
     }
@@ -179,7 +193,8 @@ impl Job {
     /// No host can take its place.
     pub(super) fn on_not_replaced(&mut self, now: Instant, node: NodeIndex) {
         let stops = self.policy().on.permanent.fallback() == Fallback::Stop;
-        if stops && self.recovery.life().is_some() && self.recovery.is_lost(node) {
+        let goes_on = self.recovery.life().is_some() && !self.recovery.is_ending();
+        if stops && goes_on && self.recovery.is_lost(node) {
             return self.give_up(now, node, StopReason::NoOtherHost { node });
         }
         self.recovery.handle(now, recovery::Input::NotReplaced { node });

@@ -15,7 +15,8 @@ use core::time::Duration;
 use transport::{Instant, Life};
 
 use super::{
-    Beginning, Ending, Fallback, Fault, FaultModel, Input, Output, Phase, Plan, Settings, StopReason,
+    Beginning, Confidence, Ending, Fallback, Fault, FaultModel, Input, Output, Phase, Plan, Settings,
+    StopReason,
 };
 use crate::control::{Decision, FaultReport};
 use crate::limits::BACK_OFF_MAX;
@@ -54,6 +55,8 @@ enum State {
         /// Another host is to take their place when they have answered (R36).
         leaving: BTreeMap<NodeIndex, Leaving>,
         votes: u32,
+        /// If nodes are missing when the time is over, they have so much more, once.
+        more: Duration,
         store: Option<StoreAnswer>,
         after_fence: AfterFence,
     },
@@ -175,6 +178,12 @@ impl Recovery {
         matches!(&self.state, State::Fencing { lost, .. } if lost.contains(&node))
     }
 
+    /// The job ends when everything of the old life is dead.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        matches!(&self.state, State::Fencing { after_fence: AfterFence::End(_), .. })
+    }
+
     /// Where it is.
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -283,7 +292,12 @@ impl Recovery {
         {
             self.go_on(now);
         }
-        match &self.state {
+        match &mut self.state {
+            State::Fencing { until, more, fenced, after_fence: AfterFence::Restart { .. }, .. }
+                if now >= *until && !more.is_zero() && fenced.len() < self.settings.nodes as usize =>
+            {
+                *until = *until + core::mem::take(more);
+            }
             State::Fencing { until, after_fence, fenced, votes, .. } if now >= *until => {
                 let answered = u32::try_from(fenced.len()).unwrap_or(u32::MAX);
                 let reason = if *votes < self.settings.quorum {
@@ -360,21 +374,33 @@ impl Recovery {
         }
         self.last_fault = Some(fault);
         match plan {
-            Plan::Restart { after } => self.roll_back(now, after, None),
-            Plan::Migrate { node, after, fallback } => self.roll_back(now, after, Some((node, fallback))),
+            Plan::Restart { after } => {
+                self.count(now, fault);
+                self.fence(now, AfterFence::Restart { after });
+            }
+            Plan::Migrate { node, after, fallback } => {
+                self.count(now, fault);
+                self.fence(now, AfterFence::Restart { after });
+                self.leave(node, fallback);
+            }
             Plan::Stop { reason } => {
                 self.fence(now, AfterFence::End(Ending::Failed { fault: Some(fault), reason }));
             }
         }
     }
 
-    fn roll_back(&mut self, now: Instant, after: Duration, leaves: Option<(NodeIndex, Fallback)>) {
-        self.attempts = self.attempts.saturating_add(1);
-        self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
+    /// One more rollback. A person's wish is no attempt to recover.
+    fn count(&mut self, now: Instant, fault: Fault) {
+        if fault.confidence != Confidence::Person {
+            self.attempts = self.attempts.saturating_add(1);
+            self.in_a_row = self.attempts_in_a_row(now).saturating_add(1);
+        }
         self.rollbacks = self.rollbacks.saturating_add(1);
-        self.fence(now, AfterFence::Restart { after });
+    }
+
+    fn leave(&mut self, node: NodeIndex, fallback: Fallback) {
         let early = self.settings.sabotage.is_out(Rule::MovedWhileRunning);
-        if let (State::Fencing { leaving, .. }, Some((node, fallback))) = (&mut self.state, leaves) {
+        if let State::Fencing { leaving, .. } = &mut self.state {
             leaving.insert(node, Leaving { fallback, is_offered: early });
             if early {
                 self.outputs.push(Output::Replace { node, answers: true });
@@ -412,6 +438,8 @@ impl Recovery {
         let until = now + fence_max + earlier.unwrap_or_default();
         let not_before = earlier.map(|lease| now + lease);
         let (fenced, lost) = (BTreeSet::new(), BTreeSet::new());
+        let goes_on = self.life.is_some() && matches!(after_fence, AfterFence::Restart { .. });
+        let more = if goes_on { self.settings.transient_within } else { Duration::ZERO };
         self.state = State::Fencing {
             counter,
             until,
@@ -420,6 +448,7 @@ impl Recovery {
             lost,
             leaving: BTreeMap::new(),
             votes: 0,
+            more,
             store: None,
             after_fence,
         };

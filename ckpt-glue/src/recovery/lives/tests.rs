@@ -22,6 +22,7 @@ fn settings() -> Settings {
         nodes: 1,
         quorum: 1,
         fence_max: FENCE_MAX,
+        transient_within: Duration::ZERO,
         earlier_lease: Duration::ZERO,
         counter_last: 0,
         start_timeout: Duration::from_secs(5),
@@ -259,6 +260,7 @@ fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Du
         on_fault: OnFault::Restart,
         on_exit: OnExit::Fail,
         back_off: Duration::from_millis(200),
+        has_other_hosts: true,
     };
     let plan = Policy::default().plan(&view, &died());
     let Some(plan @ Plan::Restart { after }) = plan else { panic!("{plan:?}") };

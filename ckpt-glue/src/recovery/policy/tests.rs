@@ -17,6 +17,7 @@ const VIEW: RecoveryView = RecoveryView {
     back_off: Duration::from_millis(200),
     on_fault: OnFault::Restart,
     on_exit: OnExit::Fail,
+    has_other_hosts: true,
 };
 
 /// Two nodes of two ranks each.
@@ -154,6 +155,12 @@ fn a_policy_does_not_outlive_the_bounds_of_the_job() {
     let used_up = RecoveryView { attempts: 5, ..VIEW };
     let reason = StopReason::AttemptsUsedUp { attempts: 5 };
     assert_eq!(policy.plan(&used_up, &classified(killed(0))), stop(reason));
+    let suspected = classified(FaultReport::NodeSuspected { node: NodeIndex(1) });
+    assert!(matches!(policy.plan(&used_up, &suspected), Some(Plan::Migrate { .. })), "no attempt to recover");
+    let alone = RecoveryView { has_other_hosts: false, ..VIEW };
+    assert_eq!(policy.plan(&alone, &classified(killed(0))), Some(Plan::Restart { after: Duration::ZERO }));
+    let reason = StopReason::NoOtherHost { node: NodeIndex(0) };
+    assert_eq!(with("process=migration").plan(&alone, &classified(killed(0))), stop(reason));
     let later = RecoveryView { in_a_row: 2, ..VIEW };
     let Some(Plan::Migrate { after, .. }) = policy.plan(&later, &classified(killed(0))) else {
         panic!("another host takes the place")

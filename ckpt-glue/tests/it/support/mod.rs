@@ -290,7 +290,7 @@ impl World {
                 self.note(&format!("store writes commit {generation} of {} images", images.len()));
                 self.after(write, Happening::CommitWritten(generation));
             }
-            job::Output::Reconnect { .. } => {}
+            job::Output::Reconnect { .. } | job::Output::Await { .. } => {}
             job::Output::Replace { node, .. } => {
                 self.note(&format!("the place of node {node} may be given away"));
                 // There is no other host.
