@@ -130,6 +130,21 @@ impl Shared {
         }
     }
 
+    /// The gate, if it is free within a time. For callers that can do without: they look at it now and then.
+    pub(crate) fn lock_within(&self, within: Duration) -> Option<MutexGuard<'_, Inner>> {
+        const LOOK_EVERY: Duration = Duration::from_micros(200);
+        let until = std::time::Instant::now() + within;
+        self.knocking.fetch_add(1, Ordering::Relaxed);
+        let inner = loop {
+            match self.try_lock() {
+                None if std::time::Instant::now() < until => thread::sleep(LOOK_EVERY),
+                inner => break inner,
+            }
+        };
+        self.knocking.fetch_sub(1, Ordering::Relaxed);
+        inner
+    }
+
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {
             Ok(guard) => Some(guard),

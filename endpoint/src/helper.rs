@@ -10,6 +10,7 @@ use drivers::sync::Ordering;
 use drivers::sync::thread::{self, JoinHandle};
 
 use crate::gate::Shared;
+use crate::op_times::NOTED_EVERY;
 
 pub(crate) struct Helper {
     shared: Arc<Shared>,
@@ -44,9 +45,18 @@ const TICKS_MAX: u32 = 4;
 fn run(weak: &Weak<Shared>) {
     let mut seen = 0;
     let mut ticks = 1;
+    let mut noted = transport::Instant::ZERO;
     while let Some(shared) = weak.upgrade() {
         if shared.closed.load(Ordering::Relaxed) {
             return;
+        }
+        let now = shared.clock.now();
+        if now.since(noted) >= NOTED_EVERY
+            && let Some(mut inner) = shared.try_lock()
+        {
+            noted = now;
+            let next = inner.port.next_op();
+            inner.op_times.note(next, now);
         }
         let rounds = shared.rounds.load(Ordering::Relaxed);
         if rounds != seen || shared.sleepers.load(Ordering::Relaxed) > 0 {

@@ -10,6 +10,7 @@ use transport::{
 
 use crate::buffers::{Bringing, BufferTable, ReceiveBuffer, SendBuffer};
 use crate::frozen::PortCell;
+use crate::op_times::OpTimes;
 use crate::spin_policy::SpinPolicy;
 use crate::tx_fast_path::FRAME_BYTES_MAX;
 
@@ -161,6 +162,7 @@ pub(crate) struct Inner {
     pub(crate) empty_looks: [u32; RAILS_MAX],
     pub(crate) glances: u32,
     pub(crate) spin_policy: SpinPolicy,
+    pub(crate) op_times: OpTimes,
     /// Where a frame of the fast path is written.
     pub(crate) fast_frame: [u8; FRAME_BYTES_MAX],
 }
@@ -184,6 +186,7 @@ impl Inner {
             empty_looks: [0; RAILS_MAX],
             glances: 0,
             spin_policy: SpinPolicy::default(),
+            op_times: OpTimes::default(),
             fast_frame: [0; FRAME_BYTES_MAX],
         }
     }

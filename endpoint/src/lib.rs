@@ -21,12 +21,14 @@ mod gate;
 mod hand_over;
 mod helper;
 mod inner;
+mod op_times;
 mod shutdown;
 mod spin_policy;
 #[cfg(test)]
 mod testing;
 mod tx_fast_path;
 mod wait;
+mod waits;
 
 pub use buffers::{BorrowedBuffer, BorrowedPayload, BufferTable, ReceiveBuffer, SendBuffer};
 pub use error::EndpointError;
@@ -36,3 +38,4 @@ pub use hand_over::OpenAt;
 pub use inner::Completion;
 pub use shutdown::{Linger, ShutdownHooks};
 pub use wait::Waiting;
+pub use waits::Waits;

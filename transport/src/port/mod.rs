@@ -25,6 +25,7 @@ pub mod state;
 mod timeout;
 mod transmit;
 mod tx_fast_path;
+mod waits;
 
 pub use check::{NUMBER_MAX, StateError, StatePart};
 pub use frozen::{FrozenPort, Reach, Restart};
@@ -33,6 +34,7 @@ pub use multi_recv::Stopped;
 pub use shutdown::Unsettled;
 pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
+pub use waits::{OpenReceive, OpenSend, OwingLink, SendStage};
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;

@@ -12,6 +12,7 @@ mod pull;
 mod replay;
 mod resync;
 mod tx_fast_path;
+mod waits;
 mod wire;
 #[expect(clippy::cast_possible_truncation, reason = "test data")]
 mod world;
