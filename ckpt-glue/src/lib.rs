@@ -13,6 +13,7 @@
 //! | [`Enrolment`]   | in a rank's process    | when the rank knows everybody's address and may run                   |
 //! | [`Participant`] | in a rank's process    | when the rank cuts                                                    |
 //! | [`pmi::Server`] | beside the keeper      | key-value exchange and barriers of the ranks of an MPI library        |
+//! | [`diagnosis::Collection`] | in [`Job`]           | who waits for whom, when a person asks                                |
 //! | [`rails::RailChange`] | beside the coordinator | when all ranks go over another NIC at another address             |
 //!
 //! Every machine is driven in the same way: `handle(now, input)`, then `poll_output()` until there is none, and
@@ -60,6 +61,13 @@
 //! C > K  Fence(counter) ...          a life begins as above; a fault on the way is one like any other
 //! ```
 //!
+//! **A person asks why the job hangs.** Twice, some hundred milliseconds apart.
+//!
+//! ```text
+//! C v R  WaitQuery(query, time left)
+//! R > K  WaitReports                  K ^ C WaitReports, when a part of the tree is complete or the time is over
+//! ```
+//!
 //! **The end** (R12).
 //!
 //! ```text
@@ -83,6 +91,7 @@ extern crate alloc;
 pub mod config;
 pub mod control;
 pub mod coordinator;
+pub mod diagnosis;
 pub mod duration;
 pub mod enrolment;
 pub mod error;

@@ -120,6 +120,36 @@ pub const CHECKPOINT_EVERY_MIN: Duration = Duration::from_millis(1);
 /// Shortest interval that is chosen for a job.
 pub const AUTO_EVERY_MIN: Duration = Duration::from_millis(100);
 
+/// Open operations that a rank's report of its waits names; further ones are counted.
+pub const WAITS_PER_RANK_MAX: usize = 32;
+
+/// Links with unacknowledged frames that such a report names; further ones are counted.
+pub const OWED_LINKS_MAX: usize = 16;
+
+/// Such reports in one message: 1 MiB if all are full.
+pub const WAIT_REPORTS_MAX: usize = 512;
+
+/// Longest wait of the coordinator for what all ranks wait for. Ranks answer within milliseconds; the rest is for a node that is busy.
+pub const WAIT_ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// By so much sooner each level of the tree of keepers names the ranks that have not answered, so that its word arrives in time.
+pub const WAIT_ANSWER_STEP: Duration = Duration::from_millis(100);
+
+/// Shortest time that a keeper gives its ranks to answer, however deep the tree is.
+pub const WAIT_ANSWER_MIN: Duration = Duration::from_millis(500);
+
+/// Time between two questions. What both answers share is what a rank waits for; a message takes far less.
+pub const WAIT_ROUNDS_APART: Duration = Duration::from_millis(300);
+
+/// A link with unacknowledged frames whose peer was not heard for so long counts as lost. Frames are sent again some hundred times by then.
+pub const LINK_LOST_AFTER: Duration = Duration::from_secs(1);
+
+/// Waiting ranks that one finding names; further ones are counted.
+pub const FINDING_RANKS_MAX: usize = 16;
+
+/// Findings of one diagnosis that are listed; further ones are counted.
+pub const FINDINGS_MAX: usize = 64;
+
 /// Longest interval that is chosen for a job: a person who looks once a day finds a checkpoint.
 pub const AUTO_EVERY_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -188,6 +218,10 @@ pub const HEARTBEATS_MISSED_MIN: u32 = 2;
 
 const _: () =
     assert!(NODES_MAX as usize * 8 + 256 <= CONTROL_BYTES_MAX, "a layout fits in one control frame");
+const _: () = assert!(
+    WAIT_REPORTS_MAX * (64 + WAITS_PER_RANK_MAX * 46 + OWED_LINKS_MAX * 21) + 256 <= CONTROL_BYTES_MAX,
+    "a full message of reports fits in one control frame"
+);
 const _: () = assert!(POINT_WIDENINGS_MAX < 64, "the margin is shifted in 64 bits");
 
 /// Bytes of one line that a rank may send over PMI, its end included: the longest is a `put` with the longest name, key and

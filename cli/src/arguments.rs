@@ -19,6 +19,7 @@ use launcher::mpi::replacement::MpiFrom;
 use store::GenerationId;
 
 use crate::commands::copies::FlushArguments;
+use crate::commands::diagnose::DiagnoseArguments;
 use crate::commands::hosts::HostArguments;
 use crate::commands::interval::{IntervalArguments, TuneArguments};
 use crate::commands::jobs::RailArguments;
@@ -135,6 +136,9 @@ If an RDMA device fails under a job, for example because its port goes down, the
         #[command(subcommand)]
         command: RecoveryCommand,
     },
+    /// Show why a running job hangs: which ranks wait for which
+    #[command(long_about = crate::commands::diagnose::LONG_ABOUT)]
+    Diagnose(DiagnoseArguments),
     /// End a running job; its checkpoints stay
     Kill(JobArgument),
     /// List the generations in a job's directory

@@ -225,6 +225,8 @@ pub(crate) enum CliError {
     NotSuspected { reason: String },
     #[error("{path}: {reason}")]
     Policy { path: PathBuf, reason: String },
+    #[error("{reason}")]
+    NotDiagnosed { reason: String },
     #[error(
         "`{command}` is a command of `stillwire-dev`, the program for developers, which holds the simulator and the benches: in the source tree, cargo run --release --package stillwire-dev -- {command} ..."
     )]

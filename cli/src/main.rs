@@ -81,7 +81,12 @@ fn end(result: Result<Exit, CliError>) -> ExitCode {
 fn end_with_reader(command: &Command) {
     if !matches!(
         command,
-        Command::Ps | Command::Attach(_) | Command::Ls(_) | Command::Inspect(_) | Command::Verify(_)
+        Command::Ps
+            | Command::Diagnose(_)
+            | Command::Attach(_)
+            | Command::Ls(_)
+            | Command::Inspect(_)
+            | Command::Verify(_)
     ) {
         return;
     }
@@ -110,6 +115,7 @@ fn perform(command: Command, json: bool) -> Result<Exit, CliError> {
         Command::Tune(tune) => commands::interval::tune(&tune, json),
         Command::Suspect(suspect) => commands::recovery::suspect(&suspect, json),
         Command::Recovery { command } => commands::recovery::recovery(&command, json),
+        Command::Diagnose(diagnose) => commands::diagnose::diagnose(&diagnose, json),
         Command::Kill(job) => commands::jobs::kill(&job.job, json),
         Command::Ls(ls) => commands::files::list(&ls.directory, json),
         Command::Inspect(inspect) => commands::inspect::inspect(&inspect, json),

@@ -7,10 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use ckpt_glue::control::ImageReport;
+use ckpt_glue::diagnosis::Diagnosis;
 use ckpt_glue::error::{EveryError, PercentageError};
 use ckpt_glue::interval::{MTBF_MIN, Tuning};
 use ckpt_glue::job::Event;
-use ckpt_glue::limits::{DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS};
+use ckpt_glue::limits::{
+    DURATION_MAX, POINT_ANSWER_MAX, RAIL_STEP_MAX, RAIL_STEPS, WAIT_ANSWER_MAX, WAIT_ROUNDS_APART,
+};
 use ckpt_glue::names::GenerationId;
 use ckpt_glue::protocols::{AbandonReason, CheckpointEvent};
 use ckpt_glue::recovery::{Order, Policy};
@@ -30,6 +33,12 @@ use crate::error::LauncherError;
 /// Why there is no checkpoint of an MPI program that was started without.
 pub const NO_CHECKPOINTS: &str = concat!(
     "its ranks are programs of an MPI library, which can be saved only if they were started so: with ",
+    checkpoint_options!()
+);
+
+/// Why nothing is known of what the ranks of such a program wait for.
+const NOBODY_LISTENS: &str = concat!(
+    "its ranks are programs of an MPI library that are not saved, and nobody in them listens: start the job with ",
     checkpoint_options!()
 );
 
@@ -64,6 +73,8 @@ pub enum Request {
         /// Its number or host.
         node: String,
     },
+    /// Report who waits for whom.
+    Diagnose,
     /// End the job.
     Stop,
 }
@@ -108,6 +119,8 @@ pub enum Answer {
         /// The protocols that are tried, in this order.
         reaction: Order,
     },
+    /// To [`Request::Diagnose`].
+    Diagnosed(Box<Diagnosis>),
     /// Why the request failed.
     Failed {
         /// In words.
@@ -167,6 +180,8 @@ pub(crate) enum Answered {
     Tune(Tuning, Vec<String>),
     /// Take a node for one that fails.
     Suspect { node: String },
+    /// Ask all ranks what they wait for.
+    Diagnose,
     /// End the job.
     Stop,
     /// Forget the connection.
@@ -177,6 +192,8 @@ pub(crate) enum Answered {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
     Nothing,
+    /// The next diagnosis.
+    Diagnosis,
     /// The next epoch that begins.
     Beginning,
     /// The outcome of this one, in the life that runs.
@@ -278,6 +295,14 @@ impl Requests {
                 }
             }
             Some(Ok(Request::Suspect { node })) => Answered::Suspect { node },
+            Some(Ok(Request::Diagnose)) if is_never_saved => {
+                client.answer(&Answer::Failed { reason: NOBODY_LISTENS.to_owned() });
+                Answered::Wait
+            }
+            Some(Ok(Request::Diagnose)) => {
+                client.awaited = Awaited::Diagnosis;
+                Answered::Diagnose
+            }
             Some(Ok(Request::Rail { rank, nic })) => Answered::Rail { rank, nic },
             Some(Ok(Request::Stop)) => {
                 client.answer(&Answer::Stopping);
@@ -310,6 +335,17 @@ impl Requests {
     /// A connection, and whether answers wait for it to be read.
     pub(crate) fn stream(&self, number: u64) -> Option<(&UnixStream, bool)> {
         self.clients.get(&number).map(|client| (&client.stream, !client.unsent.is_empty()))
+    }
+
+    /// Answers the clients that wait for a diagnosis; `None`: no ranks run, or not all the time.
+    pub(crate) fn on_diagnosis(&mut self, diagnosis: Option<Box<Diagnosis>>) {
+        let answer = diagnosis.map_or_else(
+            || Answer::Failed {
+                reason: "its ranks are being started or ended; `stillwire ps` shows when they run".to_owned(),
+            },
+            Answer::Diagnosed,
+        );
+        self.answer(Awaited::Diagnosis, &answer);
     }
 
     /// Answers the clients that wait for a checkpoint. `words`: why one has failed.
@@ -443,6 +479,10 @@ pub fn ask(info: &JobInfo, request: &Request) -> Result<Answer, LauncherError> {
         }
         Request::Tune { .. } => (ANSWER_MAX, "the answer that its settings are changed"),
         Request::Suspect { .. } => (ANSWER_MAX, "the answer that it reacts"),
+        // Twice, and one that is under way comes first.
+        Request::Diagnose => {
+            (4 * (WAIT_ANSWER_MAX + WAIT_ROUNDS_APART) + ANSWER_MAX, "the answers of its ranks")
+        }
         Request::Stop => (ANSWER_MAX, "the answer that it is being ended"),
         // One that is under way comes first, and both have their time.
         Request::Checkpoint => {

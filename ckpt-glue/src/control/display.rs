@@ -114,6 +114,10 @@ impl fmt::Display for Message {
                 write!(f, "change-rails {number}: {}", if *decided { "decided" } else { "taken back" })
             }
             Message::RailLost { words } => write!(f, "rail-lost {}", words.as_str()),
+            Message::WaitQuery { query, .. } => write!(f, "waits? ({query})"),
+            Message::WaitReports { query, reports } => {
+                write!(f, "waits ({query}) of {} ranks", reports.len())
+            }
             Message::StatusQuery => write!(f, "status?"),
             Message::StatusReport { status } => write!(f, "status {:?}", status.phase),
         }

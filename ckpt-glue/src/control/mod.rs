@@ -25,6 +25,7 @@ mod display;
 pub mod life;
 mod nic;
 pub mod stream;
+mod waits;
 pub(crate) mod wire;
 
 use alloc::vec::Vec;
@@ -38,6 +39,7 @@ pub use checkpoint::{
 pub use life::{Decision, FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
 pub use nic::{BoundedText, NicText, Reason};
 pub use stream::{ControlKey, ControlReader, ControlWriter};
+pub use waits::{Found, OwedLink, RankReport, Wait, WaitKind};
 
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::pmi::{Answer, RankState, Request};
@@ -381,6 +383,20 @@ pub enum Message {
         /// The answer.
         status: JobStatus,
     },
+    /// C v R: what do you wait for?
+    WaitQuery {
+        /// Number of the question.
+        query: u32,
+        /// Nanoseconds after which the answer is of no use any more.
+        time_left_ns: u64,
+    },
+    /// R ^ C: the answers; several messages for many. Keepers name ranks that have not answered in time.
+    WaitReports {
+        /// The question.
+        query: u32,
+        /// The answers.
+        reports: Vec<RankReport>,
+    },
 }
 
 wire_enum!(Message, "kind of message", {
@@ -432,4 +448,6 @@ wire_enum!(Message, "kind of message", {
     71 => RailsMet { number, refused },
     72 => ChangeRails { number, decided },
     73 => RailLost { words },
+    74 => WaitQuery { query, time_left_ns },
+    75 => WaitReports { query, reports },
 });

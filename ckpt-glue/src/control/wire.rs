@@ -4,10 +4,12 @@ use alloc::vec::Vec;
 
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
 
-use crate::control::{ImageReport, Point, PortEntry};
+use crate::control::{ImageReport, OwedLink, Point, PortEntry, RankReport, Wait};
 use crate::error::Malformed;
 use crate::layout::{Layout, Share};
-use crate::limits::{ENTRIES_MAX, NODES_MAX, RAILS_PER_PORT_MAX};
+use crate::limits::{
+    ENTRIES_MAX, NODES_MAX, OWED_LINKS_MAX, RAILS_PER_PORT_MAX, WAIT_REPORTS_MAX, WAITS_PER_RANK_MAX,
+};
 use crate::names::{ExitStatus, GenerationId, ImageDigest, NodeIndex, Party};
 
 /// Takes fields from the front of a message.
@@ -190,6 +192,9 @@ wire_list! {
     ImageReport, "image reports", ENTRIES_MAX;
     crate::control::ClosedLink, "links of a closed port", ENTRIES_MAX;
     Point, "points", ENTRIES_MAX;
+    RankReport, "reports of waits", WAIT_REPORTS_MAX;
+    Wait, "waits of a rank", WAITS_PER_RANK_MAX;
+    OwedLink, "links of a rank", OWED_LINKS_MAX;
 }
 
 impl Wire for RawAddress {

@@ -1,5 +1,6 @@
 //! The actor.
 
+mod diagnosis;
 mod faults;
 mod interval;
 mod keepers;
@@ -56,6 +57,7 @@ pub struct Job {
     next_look: Option<Instant>,
     suspicions: Suspicions,
     interval: Interval,
+    diagnosis: diagnosis::Diagnosing,
     limit: Option<TimeLimit>,
     /// The time limit has come while the last checkpoint was on its way.
     on_its_way: bool,
@@ -112,6 +114,7 @@ impl Job {
             next_look: None,
             suspicions: Suspicions::new(settings.sabotage.is_out(Rule::NeverSuspected)),
             interval: Interval::new(&config.checkpoint),
+            diagnosis: diagnosis::Diagnosing::default(),
             limit: config.time_limit.map(|limit| TimeLimit::new(limit, config.checkpoint.timeout, now)),
             stopped_by: None,
             fault_at: None,
@@ -135,6 +138,7 @@ impl Job {
             Input::Control(control) => self.on_control(now, control),
             Input::Request(source) => self.checkpoint.handle(now, CheckpointInput::Request(source)),
             Input::Tune(tuning) => self.tune(now, tuning),
+            Input::Diagnose => self.diagnose(now),
             Input::StoreFenced { counter, newest, committed, nonce } => {
                 self.recovery.handle(now, recovery::Input::StoreFenced { counter, newest, committed, nonce });
             }
@@ -199,6 +203,7 @@ impl Job {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
+        self.watch_diagnosis(now);
         self.watch_suspects(now);
         self.watch_keepers(now);
         self.watch_absent(now);
@@ -224,6 +229,7 @@ impl Job {
             self.next_look,
             self.suspicions.poll_timeout(),
             self.cut_off_due(),
+            self.diagnosis.poll_timeout(),
             absent,
             self.checkpoint.poll_timeout(),
             self.recovery.poll_timeout(),
@@ -375,6 +381,7 @@ impl Job {
             Message::NoImage { epoch, rank, reason } => {
                 self.checkpoint.handle(now, CheckpointInput::NoImage { epoch, rank, reason });
             }
+            Message::WaitReports { query, reports } => self.on_wait_reports(now, query, reports),
             Message::Request { source } => self.checkpoint.handle(now, CheckpointInput::Request(source)),
             Message::Fault { report } => {
                 if let FaultReport::KeeperSilent { node } = report {
@@ -394,6 +401,7 @@ impl Job {
             }
             Message::Ended { ranks: ended, status } if ended == ranks => {
                 self.status = status;
+                self.give_up_diagnosis();
                 // Nothing runs that could be silent, or be saved.
                 self.leases = None;
                 self.suspicions.end();

@@ -8,6 +8,7 @@ mod limit;
 mod machine;
 mod suspicion;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -15,6 +16,7 @@ use transport::{JobId, Life};
 
 use crate::config::JobConfig;
 use crate::control::{Control, Decision, FaultReport, ImageReport, Source};
+use crate::diagnosis::Diagnosis;
 use crate::interval::{Cause, Estimate, Every, Tuning};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
@@ -60,6 +62,8 @@ pub enum Input {
     Request(Source),
     /// Another interval between checkpoints from now on.
     Tune(Tuning),
+    /// A person asks why the job hangs. Answered with [`Output::Diagnosed`].
+    Diagnose,
     /// The answer to [`Output::FenceStore`].
     StoreFenced {
         /// As asked.
@@ -182,6 +186,8 @@ pub enum Output {
         /// The newest committed generation.
         keep: GenerationId,
     },
+    /// Who waits for whom. `None`: no ranks run, or the life has ended meanwhile.
+    Diagnosed(Option<Box<Diagnosis>>),
     /// Report to the user.
     Event(Event),
     /// Nothing runs any more.

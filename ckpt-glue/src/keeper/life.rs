@@ -84,6 +84,7 @@ impl Keeper {
             ended: Count::default(),
             end_status: ExitStatus::Code(0),
             points: None,
+            waits: None,
             images: None,
             spoiled: None,
             released: false,

@@ -10,6 +10,7 @@ mod lock;
 mod ranks;
 mod relay;
 mod tables;
+mod waits;
 mod watch;
 
 use alloc::vec::Vec;
@@ -181,6 +182,7 @@ struct Held {
     ended: Count,
     end_status: ExitStatus,
     points: Option<Points>,
+    waits: Option<waits::Waits>,
     images: Option<Images>,
     /// Newest epoch of which the coordinator knows, from here or from itself, that it will not be committed:
     /// one message is enough to abandon it, and every rank has one to send.
@@ -324,6 +326,7 @@ impl Keeper {
             let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
             self.send_up(Message::Fault { report: FaultReport::RankSilent { rank, by: None, silent_ms } });
         }
+        self.watch_waits(now);
         self.watch(now);
     }
 
@@ -360,7 +363,8 @@ impl Keeper {
         match &self.state {
             State::Holding(held) => {
                 let silent = held.points.as_ref().and_then(Points::patience);
-                held.watcher.as_ref().map(Watcher::next).into_iter().chain(silent).min()
+                let waits = held.waits.as_ref().map(waits::Waits::due);
+                [held.watcher.as_ref().map(Watcher::next), silent, waits].into_iter().flatten().min()
             }
             State::Empty { .. } | State::Ending { .. } | State::Fenced { .. } => None,
         }

@@ -54,6 +54,7 @@ impl Keeper {
                     self.flush_points();
                 }
             }
+            Message::WaitReports { query, reports } => self.on_rank_waits(rank, query, reports),
             Message::ImageDone { epoch, report } if report.rank == rank => self.on_images(epoch, &[report]),
             Message::NoImage { epoch, rank: named, reason } if named == rank => {
                 self.on_no_image(epoch, rank, reason);
@@ -91,6 +92,7 @@ impl Keeper {
                     self.flush_points();
                 }
             }
+            Message::WaitReports { query, reports } => self.on_child_waits(child, query, reports),
             Message::Images { epoch, reports } => self.on_images(epoch, &reports),
             Message::NoImage { epoch, rank, reason } => self.on_no_image(epoch, rank, reason),
             Message::Fault { .. } | Message::Request { .. } => self.send_up(message),
@@ -124,6 +126,7 @@ impl Keeper {
                 self.broadcast(&message);
                 self.gather_points(now, query);
             }
+            Message::WaitQuery { query, time_left_ns } => self.on_wait_query(now, query, time_left_ns),
             Message::FinalizeDone => {
                 if let Some(held) = self.held() {
                     held.released = true;

@@ -1,8 +1,9 @@
 //! How full a keeper's tables are: for judges, which compare them with their bounds.
 
 use super::gather::{Images, Points};
+use super::waits::Waits;
 use super::{Keeper, State};
-use crate::limits::{ENTRIES_MAX, PORTS_PER_RANK_MAX};
+use crate::limits::{ENTRIES_MAX, PORTS_PER_RANK_MAX, WAIT_REPORTS_MAX};
 
 /// A table, its entries and its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,7 @@ pub struct Table {
 impl Keeper {
     /// The tables of the life that is held or being ended; nothing without one.
     #[must_use]
-    pub fn tables(&self) -> Option<[Table; 4]> {
+    pub fn tables(&self) -> Option<[Table; 5]> {
         let (State::Holding(held) | State::Ending { held, .. }) = &self.state else { return None };
         let below = usize::try_from(held.ranks_below).unwrap_or(usize::MAX);
         let table = |name, entries, entries_max| Table { name, entries, entries_max };
@@ -31,6 +32,7 @@ impl Keeper {
             ),
             table("reports of images", held.images.as_ref().map_or(0, Images::reported_len), below),
             table("answers to a question", held.points.as_ref().map_or(0, Points::answered_len), below),
+            table("reports of waits", held.waits.as_ref().map_or(0, Waits::waiting_len), WAIT_REPORTS_MAX),
         ])
     }
 }

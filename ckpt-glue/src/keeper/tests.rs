@@ -458,3 +458,74 @@ fn a_keeper_whose_lease_is_over_ends_its_ranks() {
     let outputs = outputs(&mut keeper);
     assert_eq!(outputs, ["lease over", "kill 0 of 1", "kill 1 of 1"]);
 }
+
+fn report_of(rank: u32) -> crate::control::RankReport {
+    let found = crate::control::Found::Answered { in_call: false, sleeps: false, looks: 1, begun: 1 };
+    crate::control::RankReport::of(Rank(rank), found)
+}
+
+/// What the keeper has passed up about the waits of ranks, each as it was found, and what else it has sent.
+fn passed_up(keeper: &mut Keeper) -> (Vec<(u32, String)>, Vec<String>) {
+    let (mut reports, mut others) = (Vec::new(), Vec::new());
+    for output in core::iter::from_fn(|| keeper.poll_output()) {
+        match output {
+            Output::Send {
+                to: Party::Coordinator,
+                control: Control { message: Message::WaitReports { query: 5, reports: more }, .. },
+            } => reports.extend(more.iter().map(|report| (report.rank.0, format!("{:?}", report.found)))),
+            output => others.push(text(output)),
+        }
+    }
+    (reports, others)
+}
+
+#[test]
+fn waits_are_gathered_and_ranks_that_do_not_answer_are_named() {
+    use crate::limits::WAIT_ANSWER_MAX;
+    let answer = |rank| Message::WaitReports { query: 5, reports: alloc::vec![report_of(rank)] };
+    let of_rank = |rank, message| from(Party::Rank(Rank(rank)), 1, message);
+    let below = |ranks: &[u32]| {
+        let reports = ranks.iter().map(|rank| report_of(*rank)).collect();
+        from(Party::Keeper(NodeIndex(1)), 1, Message::WaitReports { query: 5, reports })
+    };
+    let time_left_ns = u64::try_from(WAIT_ANSWER_MAX.as_nanos()).expect("seconds");
+    let question = from(Party::Coordinator, 1, Message::WaitQuery { query: 5, time_left_ns });
+    // All answer: one message, when the last has.
+    let mut keeper = up(&[]);
+    let asked = step(&mut keeper, &question);
+    assert_eq!(asked, ["to keeper 1 \"waits? (5)\"", "to rank 0 \"waits? (5)\"", "to rank 1 \"waits? (5)\""]);
+    for input in [of_rank(0, answer(0)), below(&[2, 3])] {
+        assert_eq!(step(&mut keeper, &input), [] as [String; 0]);
+    }
+    // Again, for another rank, of another question: none of these counts.
+    let other = Message::WaitReports { query: 4, reports: alloc::vec![report_of(1)] };
+    for input in [of_rank(0, answer(0)), of_rank(1, answer(0)), of_rank(1, other), below(&[0, 1])] {
+        assert_eq!(step(&mut keeper, &input), [] as [String; 0]);
+    }
+    assert_eq!(step(&mut keeper, &of_rank(1, answer(1))), ["to coordinator \"waits (5) of 4 ranks\""]);
+    assert_eq!(keeper.poll_timeout(), None, "nothing is waited for any more");
+    // One does not: it is named before the coordinator's time is over, and those that have answered are not held back by it.
+    let mut keeper = up(&[ended(0, 1, ExitStatus::Code(4))]);
+    step(&mut keeper, &question);
+    step(&mut keeper, &below(&[2, 3]));
+    let due = keeper.poll_timeout().expect("a deadline");
+    assert!(due < NOW + WAIT_ANSWER_MAX, "{due:?}");
+    keeper.handle_timeout(NOW);
+    assert_eq!(passed_up(&mut keeper).0, []);
+    keeper.handle_timeout(due);
+    let (reports, _) = passed_up(&mut keeper);
+    let words: Vec<&str> =
+        reports.iter().map(|(_, found)| found.split(' ').next().expect("a word")).collect();
+    assert_eq!(words, ["Dead", "Answered", "Answered", "Silent"], "{reports:?}");
+    assert_eq!(reports.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0, 2, 3, 1]);
+    // One that comes up is not asked: it listens for addresses alone.
+    let mut keeper = with(&[new_life(1), hello(0)]);
+    assert_eq!(step(&mut keeper, &question), ["to keeper 1 \"waits? (5)\""]);
+    step(&mut keeper, &below(&[2]));
+    let due = keeper.poll_timeout().expect("a deadline");
+    keeper.handle_timeout(due);
+    let (reports, _) = passed_up(&mut keeper);
+    let not_attached = |rank| (rank, String::from("NotAttached"));
+    assert_eq!(reports[..2], [not_attached(0), not_attached(1)], "{reports:?}");
+    assert_eq!(reports.len(), 3, "the coordinator names the fourth");
+}

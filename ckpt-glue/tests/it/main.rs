@@ -2,6 +2,7 @@
 
 mod codec;
 mod conversations;
+mod diagnosis;
 mod ends;
 mod faults;
 mod histories;

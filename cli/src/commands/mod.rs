@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod copies;
 pub(crate) mod delta;
+pub(crate) mod diagnose;
 pub(crate) mod doctor;
 mod domains;
 pub(crate) mod env;

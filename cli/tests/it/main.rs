@@ -12,6 +12,7 @@ mod delta;
 mod demo;
 mod destroyed;
 mod detached;
+mod diagnose;
 mod doctor;
 mod domains;
 mod encrypted;

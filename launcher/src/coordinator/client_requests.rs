@@ -46,6 +46,7 @@ impl Shell<'_> {
                 };
                 self.requests.answer_one(client, &answer);
             }
+            Answered::Diagnose => self.feed_job(job::Input::Diagnose),
             Answered::Stop => self.interrupt(),
             Answered::Gone => {
                 self.events.forget(token);

@@ -465,6 +465,7 @@ impl<'a> Shell<'a> {
             job::Output::Collect { keep } => {
                 self.collect(keep.life);
             }
+            job::Output::Diagnosed(diagnosis) => self.requests.on_diagnosis(diagnosis),
             job::Output::Event(event) => {
                 let unsaved = &self.unsaved;
                 self.requests.on_event(&event, |reason| unsaved.words(reason));

@@ -12,6 +12,7 @@ use ckpt_glue::sabotage::Sabotage;
 use client::launch::Launch;
 use client::limits::ENROL_MAX;
 use client::line::Line;
+use client::waits::Known;
 use endpoint::Endpoint;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -25,6 +26,7 @@ use crate::image::{Cut, ImageDirectory, Images};
 use crate::limits::CHUNK_BYTES;
 use crate::pmi::{Pmi, UNSAVABLE_PMI};
 use crate::ports::{self, FrozenPorts};
+use crate::spaces;
 use crate::startup::EXIT_NOT_STARTED;
 use crate::this_rank::{self, State, ThisRank};
 
@@ -179,6 +181,16 @@ impl LifeOfAgent {
         }
     }
 
+    /// Answers what this rank waits for.
+    fn report_waits(&self, query: u32, pmi: Option<&Pmi>) -> Result<(), AgentError> {
+        let endpoints: Vec<Endpoint> = self.rank.lock().open.values().cloned().collect();
+        let known = Known { call: None, calls: 0, beside: pmi.and_then(Pmi::wait) };
+        // Not under the lock of the rank: the gate of a port may be had late.
+        let report = client::waits::report(self.launch.rank, &endpoints, known, spaces::purpose);
+        let reports = vec![report];
+        self.rank.lock().send(Message::WaitReports { query, reports }).map_err(AgentError::Line)
+    }
+
     fn hear(&mut self, message: Message, pmi: Option<&mut Pmi>) -> Result<(), AgentError> {
         if let Message::PmiAnswer { answer } = message {
             let needs = pmi.and_then(|pmi| pmi.on_answer(self.participant.epoch(), answer));
@@ -186,6 +198,9 @@ impl LifeOfAgent {
                 self.participant.handle(self.now(), Input::CutRequired { epoch });
             }
             return Ok(());
+        }
+        if let Message::WaitQuery { query, .. } = message {
+            return self.report_waits(query, pmi.as_deref());
         }
         if let Message::ClosedAnswer { port, peer, link } = message {
             self.rank.lock().hear_closed(port, peer, link);

@@ -17,6 +17,7 @@ mod limits;
 mod pmi;
 mod ports;
 mod rank_slot;
+pub mod spaces;
 mod startup;
 mod this_rank;
 

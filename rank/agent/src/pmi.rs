@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
-use ckpt_glue::control::Message;
+use ckpt_glue::control::{Message, Wait, WaitKind};
 use ckpt_glue::pmi::{Answer, Relay, Unsavable};
 use ckpt_glue::sabotage::Sabotage;
 use nix::errno::Errno;
@@ -195,6 +195,13 @@ impl Pmi {
     /// As [`Relay::on_answer`].
     pub(crate) fn on_answer(&mut self, epoch: Epoch, answer: Answer) -> Option<Epoch> {
         self.relay.on_answer(epoch, answer)
+    }
+
+    /// A request of the program that the launcher has not answered.
+    pub(crate) fn wait(&self) -> Option<Wait> {
+        let pending = self.relay.state().pending.as_ref()?;
+        let (kind, op) = (WaitKind::Launcher, pending.number);
+        Some(Wait { kind, peer: None, op, tag: 0, ignore: 0, bytes: 0, age_ns: 0 })
     }
 
     /// The process has been restored.

@@ -19,6 +19,13 @@ pub const LINE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// is usually shorter, so this only ends a process whose launcher hangs.
 pub const ENROL_MAX: Duration = Duration::from_secs(600);
 
+/// Longest wait for the gate of a port, to look at what it waits for. A call holds the gate for microseconds; a copy of a long message, some
+/// hundred.
+pub const GATE_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// Open receives, and open sends, of one port that are looked at: the gate is held meanwhile.
+pub const OPEN_OPS_SEEN_MAX: usize = 4096;
+
 /// Time from the death of a rail to the first attempt to have it go on over UDP; twice as long before each further one.
 pub const REVIVE_AFTER: Duration = Duration::from_millis(20);
 

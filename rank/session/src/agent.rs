@@ -12,11 +12,13 @@ use ckpt_glue::sabotage::Sabotage;
 use client::limits::LINE_WAIT_MAX;
 use client::line::Line;
 use client::nics::{Moved, Nics};
+use client::waits::{OpenOp, Purpose};
 use endpoint::Endpoint;
 use nix::poll::PollFlags;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use transport::{Epoch, JobId, Life, PortId, Rank};
 
+use crate::calls::CurrentCall;
 use crate::capture::{FinishedMemory, Memory};
 use crate::delay::ProgramDelay;
 use crate::error::SessionError;
@@ -67,6 +69,7 @@ pub(crate) struct Agent {
     images: ImageQueue,
     started: Instant,
     part: Mutex<Part>,
+    call: CurrentCall,
     /// Taken before the part and the gate.
     nics: Mutex<Nics>,
     /// Set by the thread that finds a rail dead.
@@ -104,7 +107,8 @@ impl Agent {
             delay: ProgramDelay::default(),
         };
         let (part, nics) = (Mutex::new(part), Mutex::new(nics));
-        Ok(Agent { identity, endpoint, images, started: Instant::now(), part, nics, rail_died, wake })
+        let call = CurrentCall::default();
+        Ok(Agent { identity, endpoint, images, started: Instant::now(), part, call, nics, rail_died, wake })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -168,6 +172,23 @@ impl Agent {
         let due = part.participant.poll_timeout().map(|due| due.since(self.now()));
         let read = part.line.due().map(|due| due.saturating_duration_since(Instant::now()));
         (due.into_iter().chain(read).chain(rails).min(), part.line.wants())
+    }
+
+    /// The call in which the program stands.
+    pub(crate) fn call(&self) -> &CurrentCall {
+        &self.call
+    }
+
+    /// Answers what this rank waits for.
+    pub(crate) fn report_waits(&self, query: u32) {
+        let purpose = |op: &OpenOp| match op {
+            // It was sent without a request.
+            OpenOp::Send(send) if send.context == NOBODY => Purpose::Service,
+            OpenOp::Send(_) | OpenOp::Receive(_) => Purpose::Message,
+        };
+        let endpoints = core::slice::from_ref(&self.endpoint);
+        let report = client::waits::report(self.identity.rank, endpoints, self.call.known(), purpose);
+        self.send(Message::WaitReports { query, reports: vec![report] });
     }
 
     /// Has the port go on over another NIC, and answers.

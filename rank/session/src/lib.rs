@@ -38,6 +38,7 @@
 //! A program never waits for its messages before it may be saved.
 
 mod agent;
+mod calls;
 mod capture;
 mod collective;
 mod control;

@@ -10,6 +10,7 @@ use endpoint::Endpoint;
 use transport::LinkIndex;
 
 use crate::agent::Agent;
+use crate::calls::{NotedCall, Waiting};
 use crate::capture::ProgramMemory;
 use crate::error::{RegionError, SessionError};
 use crate::limits::{FINALIZE_SLICE, REGIONS_MAX, STAND_SLICE};
@@ -198,6 +199,7 @@ impl Session {
     pub fn finalize(mut self) -> Result<(), SessionError> {
         self.state.finished = true;
         self.agent.finish(self.state.emit());
+        let _noted = NotedCall::begin(&self.agent, Waiting::Finish);
         while !self.agent.released()? {
             self.pump()?;
             self.agent.stand(None);

@@ -6,6 +6,7 @@ use endpoint::{Completion, ReceiveBuffer, SendBuffer};
 use transport::matching::{Pattern, Space};
 use transport::{Event, LinkIndex, Outgoing, PortId, Rank, Receive, Silence};
 
+use crate::calls::{NotedCall, Waiting as WaitingCall};
 use crate::capture::note;
 use crate::error::SessionError;
 use crate::limits::WAIT_SLICE;
@@ -106,12 +107,15 @@ impl Session {
     /// [`SessionError::NoSuchRequest`].
     pub fn wait(&mut self, request: Request) -> Result<Outcome, SessionError> {
         self.expect_open(request)?;
+        let mut noted = None;
         loop {
             self.pump()?;
             if let Some(outcome) = self.state.take(request) {
                 return Ok(outcome);
             }
-            self.endpoint.wait(WAIT_SLICE);
+            if !self.endpoint.wait(WAIT_SLICE) {
+                noted.get_or_insert_with(|| self.note_call(WaitingCall::Request(request.0)));
+            }
         }
     }
 
@@ -128,6 +132,7 @@ impl Session {
         let silent = copied && context == NOBODY;
         let outgoing = Outgoing { space, tag, data: 0, context, silent };
         let failed = |source| SessionError::Send { rank: to, source };
+        let mut noted = None;
         loop {
             if copied && self.endpoint.can_send(link, bytes.len()) {
                 self.endpoint.send(link, outgoing, SendBuffer::Copied(&bytes)).map_err(failed)?;
@@ -140,12 +145,15 @@ impl Session {
                 return Ok(());
             }
             self.pump()?;
-            self.endpoint.wait_room(link, WAIT_SLICE);
+            if !self.endpoint.wait_room(link, WAIT_SLICE) {
+                noted.get_or_insert_with(|| self.note_call(WaitingCall::Room(to, tag, bytes.len())));
+            }
         }
     }
 
     pub(crate) fn recv_in(&mut self, space: Space, from: From, tags: Tags) -> Result<Message, SessionError> {
         let pattern = self.pattern(space, from, tags)?;
+        let mut noted = None;
         loop {
             self.pump()?;
             if let Some(envelope) = self.endpoint.peek(&pattern) {
@@ -153,16 +161,26 @@ impl Session {
                 let exact = Pattern { space, source: Some(envelope.source), tag: envelope.tag, ignore: 0 };
                 let bytes = usize::try_from(envelope.bytes).unwrap_or(usize::MAX);
                 let request = self.post(&exact, bytes)?;
+                // One call ends before the next begins.
+                drop(noted.take());
                 loop {
                     if let Some(Outcome::Received(message)) = self.state.take(request) {
                         return Ok(message);
                     }
-                    self.endpoint.wait(WAIT_SLICE);
+                    if !self.endpoint.wait(WAIT_SLICE) {
+                        noted.get_or_insert_with(|| self.note_call(WaitingCall::Request(request.0)));
+                    }
                     self.pump()?;
                 }
             }
-            self.endpoint.wait_message(&pattern, WAIT_SLICE);
+            if !self.endpoint.wait_message(&pattern, WAIT_SLICE) {
+                noted.get_or_insert_with(|| self.note_call(WaitingCall::Message(space, from, tags)));
+            }
         }
+    }
+
+    fn note_call(&self, waiting: WaitingCall) -> NotedCall {
+        NotedCall::begin(&self.agent, waiting)
     }
 
     /// Takes arrived messages; the program sees them when it asks.

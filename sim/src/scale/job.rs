@@ -370,7 +370,10 @@ impl LargeJob {
                 JobOutput::Event(event) => self.note(&event),
                 JobOutput::Over(_) => self.over(),
                 // A keeper that is started on the lost host does not come up.
-                JobOutput::Reconnect { .. } | JobOutput::Await { .. } | JobOutput::Collect { .. } => {}
+                JobOutput::Reconnect { .. }
+                | JobOutput::Await { .. }
+                | JobOutput::Collect { .. }
+                | JobOutput::Diagnosed(_) => {}
             }
         }
         self.arm_job();

@@ -156,7 +156,7 @@ impl World {
                     }
                 }
                 // A keeper here that stands still is ended by its guard.
-                Output::Reconnect { .. } | Output::Await { .. } => {}
+                Output::Reconnect { .. } | Output::Await { .. } | Output::Diagnosed(_) => {}
                 Output::Replace { node, .. } => self.replace(number, node.0),
                 Output::Collect { .. } => self.collect(number),
                 Output::Event(event) => self.on_job_event(number, &event),

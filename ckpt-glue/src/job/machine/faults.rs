@@ -116,6 +116,7 @@ impl Job {
     pub(super) fn end_life(&mut self, now: Instant) {
         self.relay_checkpoint(now);
         self.checkpoint.fence();
+        self.give_up_diagnosis();
         self.counted = Counted::default();
         self.leases = None;
         self.suspicions.end();

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use ckpt_glue::control::{
     Control, ControlKey, ControlReader, ControlWriter, CutMode, CutStatistics, ExitedRecord, Message,
-    PortEntry, Registration, Source,
+    PortEntry, RankReport, Registration, Source,
 };
+use ckpt_glue::diagnosis::Diagnosis;
 use ckpt_glue::interval::{Every, Tuning};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
@@ -89,6 +90,9 @@ pub(crate) struct World {
     pub(crate) over: Option<FinalReport>,
     pub(crate) transcript: String,
     pub(crate) events: Vec<job::Event>,
+    /// What ranks answer when they are asked what they wait for; those without an answer are silent.
+    pub(crate) waits: BTreeMap<Rank, RankReport>,
+    pub(crate) diagnoses: Vec<Option<Box<Diagnosis>>>,
     /// Parts of lines that are not written down.
     pub(crate) quiet: Vec<&'static str>,
     pub(crate) messages: u64,
@@ -136,6 +140,8 @@ impl World {
             over: None,
             transcript: String::new(),
             events: Vec::new(),
+            waits: BTreeMap::new(),
+            diagnoses: Vec::new(),
             quiet: vec!["probe"],
             messages: 0,
             unsavable: BTreeSet::new(),
@@ -291,6 +297,7 @@ impl World {
                 self.after(write, Happening::CommitWritten(generation));
             }
             job::Output::Reconnect { .. } | job::Output::Await { .. } => {}
+            job::Output::Diagnosed(diagnosis) => self.diagnoses.push(diagnosis),
             job::Output::Replace { node, .. } => {
                 self.note(&format!("the place of node {node} may be given away"));
                 // There is no other host.
@@ -438,6 +445,13 @@ impl World {
             return;
         };
         let now = self.now;
+        if let Message::WaitQuery { query, .. } = control.message {
+            let reports: Vec<RankReport> = self.waits.get(&rank).cloned().into_iter().collect();
+            if !reports.is_empty() {
+                self.say(rank, Message::WaitReports { query, reports });
+            }
+            return;
+        }
         if let Some(participant) = &mut process.participant {
             participant.handle(now, participant::Input::Message(control.message));
             return;

@@ -5,7 +5,7 @@ use ckpt_glue::control::checkpoint::{
     Point, PointSummary, Source,
 };
 use ckpt_glue::control::life::{FaultReport, JobPhase, JobStatus, NewLife, PortEntry, Registration, Watch};
-use ckpt_glue::control::{Control, Message, NicText, Reason};
+use ckpt_glue::control::{Control, Found, Message, NicText, OwedLink, RankReport, Reason, Wait, WaitKind};
 use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request, Text};
 use ckpt_glue::{Decision, ExitStatus, GenerationId, ImageDigest, Layout, NodeIndex, Party};
 use transport::{Epoch, JobId, Life, PortId, Rank, RawAddress};
@@ -232,6 +232,58 @@ impl<'a> Numbers<'a> {
         NewLife { decision, layout, watch: self.some(watch) }
     }
 
+    fn wait(&mut self) -> Wait {
+        let kinds = [
+            WaitKind::Receive,
+            WaitKind::Arrival,
+            WaitKind::Room,
+            WaitKind::Match,
+            WaitKind::Delivery,
+            WaitKind::Collective,
+            WaitKind::Memory,
+            WaitKind::Finish,
+            WaitKind::Launcher,
+        ];
+        Wait {
+            kind: kinds[usize::try_from(self.below(9)).unwrap()],
+            peer: self.some(Self::rank),
+            op: self.long(),
+            tag: self.long(),
+            ignore: self.long(),
+            bytes: self.long(),
+            age_ns: self.long(),
+        }
+    }
+
+    fn owed_link(&mut self) -> OwedLink {
+        OwedLink { peer: self.rank(), frames: self.long(), silent_ns: self.long(), is_broken: self.flag() }
+    }
+
+    fn rank_report(&mut self) -> RankReport {
+        let found = match self.below(7) {
+            0 => Found::Answered {
+                in_call: self.flag(),
+                sleeps: self.flag(),
+                looks: self.long(),
+                begun: self.long(),
+            },
+            1 => Found::GateHeld { tried_ns: self.long() },
+            2 => Found::NotAttached,
+            3 => Found::Ended,
+            4 => Found::Dead,
+            5 => Found::Silent { waited_ns: self.long() },
+            _ => Found::KeeperSilent { waited_ns: self.long() },
+        };
+        RankReport {
+            rank: self.rank(),
+            found,
+            waits: self.some_of(Self::wait),
+            more_waits: self.int(),
+            links: self.some_of(Self::owed_link),
+            more_links: self.int(),
+        }
+    }
+
     fn status(&mut self) -> JobStatus {
         let phases = [
             JobPhase::Gathering,
@@ -335,6 +387,8 @@ impl<'a> Numbers<'a> {
             Message::Fault {
                 report: FaultReport::RankNotRestored { rank: self.rank(), status: self.exit() },
             },
+            Message::WaitQuery { query: self.int(), time_left_ns: self.long() },
+            Message::WaitReports { query: self.int(), reports: self.some_of(Self::rank_report) },
         ]
     }
 

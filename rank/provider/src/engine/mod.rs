@@ -34,7 +34,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent::ThisRank;
+use agent::{ThisRank, spaces};
 use client::launch::Launch;
 use drivers::udp::UdpConfig;
 use drivers::{NicChoice, NicRequest};
@@ -61,11 +61,11 @@ pub(crate) use send::Outbound;
 use sinks::Sinks;
 
 /// Matching spaces: messages without and with tags, requests to memory, and the payloads that belong to them.
-pub(crate) const SPACE_MESSAGES: Space = Space(0);
-pub(crate) const SPACE_TAGGED: Space = Space(1);
-const SPACE_SERVICE: Space = Space(2);
-const SPACE_READ: Space = Space(3);
-const SPACE_WRITE: Space = Space(4);
+pub(crate) const SPACE_MESSAGES: Space = spaces::MESSAGES;
+pub(crate) const SPACE_TAGGED: Space = spaces::TAGGED;
+const SPACE_SERVICE: Space = spaces::SERVICE;
+const SPACE_READ: Space = spaces::READ;
+const SPACE_WRITE: Space = spaces::WRITE;
 
 /// In the word that travels beside a message: data for the completion queue is present.
 const DATA_PRESENT: u64 = 1 << 32;

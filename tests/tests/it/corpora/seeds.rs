@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use ckpt_glue::control::{
-    ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, FaultReport, ImageContent,
-    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicText, NoImageReason, Point, PointSummary,
-    PortEntry, Registration, Source, Watch, stream,
+    ClosedLink, ClosedPort, CutAt, CutMode, CutStatistics, ExitedRecord, FaultReport, Found, ImageContent,
+    ImageReport, JobPhase, JobStatus, Message, NO_LIFE, NewLife, NicText, NoImageReason, OwedLink, Point,
+    PointSummary, PortEntry, RankReport, Registration, Source, Wait, WaitKind, Watch, stream,
 };
 use ckpt_glue::pmi::{Answer, Effect, Published, RankState, Request};
 use ckpt_glue::protection::seat::{Known, Seat};
@@ -449,7 +449,28 @@ fn messages() -> Vec<Message> {
         Message::PmiAnswer { answer },
         Message::PmiState { part: rank_state(), last: true },
         Message::Nic { words: NicText::new(&"udp (ranks receive on a loopback address)") },
+        Message::WaitQuery { query: 7, time_left_ns: 2_000_000_000 },
+        Message::WaitReports { query: 7, reports: wait_reports() },
     ]
+}
+
+/// Of a rank that waits for another one, over a link that has lost it, and of one that does not answer.
+fn wait_reports() -> Vec<RankReport> {
+    let wait = Wait {
+        kind: WaitKind::Receive,
+        peer: Some(Rank(1)),
+        op: 9,
+        tag: 7,
+        ignore: 0,
+        bytes: 4096,
+        age_ns: 3_000_000_000,
+    };
+    let owed = OwedLink { peer: Rank(1), frames: 2, silent_ns: 5_000_000_000, is_broken: false };
+    let mut waiting =
+        RankReport::of(Rank(0), Found::Answered { in_call: true, sleeps: true, looks: 80, begun: 9 });
+    waiting.waits = vec![wait, Wait { kind: WaitKind::Finish, peer: None, ..wait }];
+    waiting.links = vec![owed];
+    vec![waiting, RankReport::of(Rank(1), Found::Silent { waited_ns: 1_900_000_000 })]
 }
 
 /// A rank's state after some PMI requests.

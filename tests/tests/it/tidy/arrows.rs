@@ -249,11 +249,12 @@ const ARROWS: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 3] = ["stillwire-transport", "stillwire-nic-freeze", "stillwire-ckpt-glue"];
 
 /// Foreign crates that pure ones may use, and whether their default features need an operating system.
-const PURE_MAY_USE: [(&str, bool); 9] = [
+const PURE_MAY_USE: [(&str, bool); 10] = [
     ("aegis", true),
     ("bitflags", false),
     ("hashbrown", true),
     ("libm", false),
+    ("petgraph", true),
     // Text to values and back: neither can reach anything but its arguments.
     ("serde", false),
     ("serde_json", false),
