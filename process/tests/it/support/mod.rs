@@ -129,6 +129,19 @@ pub(crate) fn start_with(command: &mut Command, library: &Path) -> Program {
     Program { child, output, control: BufReader::new(ours) }
 }
 
+/// All processes below one.
+fn descendants(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    children.flat_map(|child| std::iter::once(child).chain(descendants(child))).collect()
+}
+
+/// Whether a process has not ended. One that nobody has waited for has closed its files.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
 /// A child of another test that is about to become a program may still hold the executable that has just been written.
 fn spawn(command: &mut Command) -> Child {
     let until = Instant::now() + Duration::from_secs(10);
@@ -214,10 +227,19 @@ impl Program {
         input.write_all(bytes).and_then(|()| input.flush()).expect("the program reads");
     }
 
-    /// Kills it.
+    /// Kills it. `unshare` has the program below it, which the kernel ends a little later: its locks are free when it is gone.
     pub(crate) fn kill(mut self) {
+        let below = descendants(self.child.id());
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
+        let until = Instant::now() + PATIENCE;
+        while let Some(pid) = below.iter().find(|pid| runs(**pid)) {
+            assert!(
+                Instant::now() < until,
+                "process {pid} has not ended {PATIENCE:?} after its parent was killed"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The program's next line, within two minutes.
