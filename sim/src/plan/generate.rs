@@ -3,7 +3,7 @@
 //! Every kind of fault occurs in more than one history of twenty, most histories have several. A few have none beyond the one crash that each must
 //! have, so that faults of a calm network are found too.
 
-use super::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Step, When, Which};
+use super::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Reactions, Step, When, Which};
 use crate::engine::queue::{MICRO, MILLI, Nanos};
 use crate::engine::random::Random;
 use crate::limits::{
@@ -24,6 +24,7 @@ const STREAM_NODES: u64 = 9;
 const STREAM_RESTORES: u64 = 11;
 const STREAM_CALM: u64 = 12;
 const STREAM_SUSPECTS: u64 = 13;
+const STREAM_REACTIONS: u64 = 14;
 
 /// Clocks whose drift the main stream draws: those of the nodes of a small history.
 const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
@@ -77,6 +78,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
         losses: 0,
         group: 0,
         spares: 0,
+        reactions: Reactions::Usual,
         ports: if random.percent(20) { 2 } else { 1 },
         rails: if random.percent(35) { 2 } else { 1 },
         mode: if random.percent(75) { Mode::Instant } else { Mode::Counted },
@@ -128,6 +130,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     lives(seed, &mut plan);
     hosts(seed, &mut plan);
     suspects(seed, &mut plan);
+    reactions(seed, &mut plan);
     plan
 }
 
@@ -463,6 +466,15 @@ fn suspects(seed: u64, plan: &mut Plan) {
         let when = at_frames(random, plan);
         let node = 1 + below(random, u64::from(plan.nodes) - 1);
         plan.steps.push(Step { when, action: Action::Suspect { node } });
+    }
+}
+
+/// Other reactions to faults than the usual ones. Drawn from a stream of its own, too.
+fn reactions(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_REACTIONS);
+    if plan.nodes >= 2 && random.percent(30) {
+        plan.reactions = random.pick(&[Reactions::Moving, Reactions::Waiting, Reactions::Ending]);
+        plan.spares = plan.spares.max(below(random, 3));
     }
 }
 

@@ -60,6 +60,35 @@ pub enum Which {
     Other(u32),
 }
 
+/// Reactions of a job to faults, as a policy file would have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reactions {
+    /// The defaults.
+    Usual,
+    /// The node of any fault is to leave.
+    Moving,
+    /// Nodes that are lost are waited for.
+    Waiting,
+    /// A fault whose node cannot leave ends the job.
+    Ending,
+}
+
+impl Reactions {
+    /// All of them, with their names.
+    pub const ALL: [(&str, Reactions); 4] = [
+        ("usual", Reactions::Usual),
+        ("moving", Reactions::Moving),
+        ("waiting", Reactions::Waiting),
+        ("ending", Reactions::Ending),
+    ];
+
+    /// The name in scenarios.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Reactions::ALL.iter().find(|(_, reactions)| *reactions == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// Something that is done to the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
@@ -246,6 +275,8 @@ pub struct Plan {
     pub group: u32,
     /// Hosts that may take the place of lost ones.
     pub spares: u32,
+    /// The job's reactions to faults.
+    pub reactions: Reactions,
     /// Ports of each rank.
     pub ports: u32,
     /// Rails of each port.

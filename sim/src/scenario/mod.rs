@@ -36,7 +36,7 @@ use crate::engine::queue::MICRO;
 use crate::history::{History, RunReport};
 use crate::limits::{COMPLETION_MAX, NIC_SEND_FRAMES};
 use crate::network::NetworkConditions;
-use crate::plan::{Auth, Floors, Mode, NODES, Plan};
+use crate::plan::{Auth, Floors, Mode, NODES, Plan, Reactions};
 use crate::sabotage::Switch;
 
 /// The required outcome of a plan.
@@ -79,6 +79,7 @@ pub fn plain() -> Plan {
         losses: 0,
         group: 0,
         spares: 0,
+        reactions: Reactions::Usual,
         ports: 1,
         rails: 1,
         mode: Mode::Instant,

@@ -6,7 +6,7 @@ use super::{Expectation, Scenario, plain};
 use crate::engine::queue::{Nanos, SECOND};
 use crate::limits::{NODES_MAX, RANKS_MAX};
 use crate::network::NetworkConditions;
-use crate::plan::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Step, When, Which};
+use crate::plan::{Action, Auth, Floors, Mode, Moment, NODES, Plan, Reactions, Step, When, Which};
 
 /// Bytes of a scenario.
 pub const TEXT_BYTES_MAX: usize = 1 << 16;
@@ -143,6 +143,7 @@ fn setting(plan: &mut Plan, name: &str, words: &mut Words<'_>) -> Result<(), Sce
         "nodes" => plan.nodes = words.small_number("nodes", 1..=NODES_MAX)?,
         "losses" => plan.losses = words.small_number("nodes that may be lost", 0..=NODES_MAX - 1)?,
         "spares" => plan.spares = words.small_number("spare hosts", 0..=NODES_MAX)?,
+        "reactions" => plan.reactions = words.one_of(&Reactions::ALL)?,
         "group" => plan.group = words.small_number("nodes of a group", 0..=NODES_MAX)?,
         "ports" => plan.ports = words.small_number("ports", 1..=PORTS_MAX)?,
         "rails" => plan.rails = words.small_number("rails", 1..=RAILS_MAX)?,

@@ -16,7 +16,7 @@ const fn setting(name: &'static str, usual: &'static str, meaning: &'static str)
 }
 
 /// All but the seed, which has two forms.
-pub const SETTINGS: [Setting; 26] = [
+pub const SETTINGS: [Setting; 27] = [
     setting("ranks", "4", ""),
     setting("nodes", "2", ""),
     setting(
@@ -27,6 +27,11 @@ pub const SETTINGS: [Setting; 26] = [
     ),
     setting("group", "0", "so many nodes in a row protect each other; 0: all"),
     setting("spares", "0", "hosts that may take the place of lost ones"),
+    setting(
+        "reactions",
+        "usual",
+        "to faults; or moving: the node of any fault leaves, waiting: lost\nnodes are waited for, ending: a fault whose node cannot leave ends\nthe job",
+    ),
     setting("ports", "1", "of each rank"),
     setting("rails", "1", "of each port"),
     setting(

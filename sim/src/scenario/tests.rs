@@ -134,7 +134,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "seeds 2 to 3\nseed 2": line 2: expected one line 'seed', found 'seed 2'
         "seeds 3 to 2": line 1: expected the last seed from 3 to 1002, found '2'
         "seeds 0 to 1000": line 1: expected the last seed from 0 to 999, found '1000'
-        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'colour'
+        "colour blue": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, reactions, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'colour'
         "mode sometimes": line 1: expected 'instant' or 'counted', found 'sometimes'
         "helper maybe": line 1: expected 'yes' or 'no', found 'maybe'
         "network rain 3%": line 1: expected 'still', 'loss', 'duplication', 'reordering', 'corruption', 'delay' or 'jitter', found 'rain'
@@ -161,7 +161,7 @@ fn what_is_wrong_is_said_with_its_line() {
         "expect holds": line 1: expected ':', found 'holds'
         "expect without 99-none: holds": line 1: expected the name of a rule, as 'sim sabotage' lists them, found '99-none'
         "expect: Not A Kind": line 1: expected 'holds' or the kind of a violation, found 'Not'
-        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'naïve'
+        "naïve \u{7} line": line 1: expected 'expect', 'at', 'on' or a setting (seed or seeds, ranks, nodes, losses, group, spares, reactions, ports, rails, mode, auth, messages, reserve, floors, calm, message-bytes, frame-bytes, tight-bounds, congested, pulls, helper, network, control-time, write-time, pause-time, nic-frames, completion-time, drift), found 'naïve'
     "#]].assert_eq(&errors.concat());
 }
 

@@ -24,6 +24,7 @@ pub fn write_plan(plan: &Plan) -> String {
         losses,
         group,
         spares,
+        reactions,
         ports,
         rails,
         mode,
@@ -65,6 +66,7 @@ pub fn write_plan(plan: &Plan) -> String {
     for (name, value, usual) in numbers {
         line(name, value.to_string(), usual.to_string());
     }
+    line("reactions", plan.reactions.name().into(), reactions.name().into());
     line("floors", floor_words(&plan.floors), floor_words(&floors));
     line("mode", mode_word(plan.mode).into(), mode_word(mode).into());
     line("auth", auth_word(plan.auth).into(), auth_word(auth).into());

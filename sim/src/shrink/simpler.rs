@@ -75,6 +75,7 @@ impl Shrinker<'_> {
         self.take_with(|plan| (plan.losses, plan.group) = (plain.losses, plain.group));
         self.take_with(|plan| plan.group = plain.group);
         self.take_with(|plan| plan.spares = plain.spares);
+        self.take_with(|plan| plan.reactions = plain.reactions);
         self.take_with(|plan| plan.rails = 1);
         self.take_with(|plan| plan.ports = 1);
         self.reduce_size(

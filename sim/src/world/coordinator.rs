@@ -17,7 +17,7 @@ use crate::engine::trace::Actor;
 use crate::faults::Fault;
 use crate::judge::bounds::BoundsJudge;
 use crate::judge::{Generation, Violation};
-use crate::plan::Moment;
+use crate::plan::{Moment, Reactions};
 use crate::trace;
 
 /// Longest time of fencing the store.
@@ -41,8 +41,20 @@ pub(crate) struct JobShell {
     refuse_below: u32,
 }
 
-fn config() -> JobConfig {
+fn config(reactions: Reactions) -> JobConfig {
     let mut config = JobConfig::default();
+    let policy = &mut config.fault.policy;
+    let changes: &[&str] = match reactions {
+        Reactions::Usual => &[],
+        Reactions::Moving => &["process=migration,restart", "transient=migration,restart"],
+        Reactions::Waiting => &["permanent=restart"],
+        Reactions::Ending => &["process=migration,stop", "permanent=migration,stop"],
+    };
+    if reactions == Reactions::Waiting {
+        policy.thresholds.transient_within = core::time::Duration::from_millis(30);
+    }
+    // A wrong change would leave the usual reaction: see the test.
+    changes.iter().for_each(|change| drop(policy.change(change)));
     config.checkpoint.timeout = core::time::Duration::from_millis(40);
     config.fault.restarts_max = 1000;
     config.fault.back_off = core::time::Duration::from_micros(100);
@@ -57,22 +69,20 @@ impl World {
     /// Starts a coordinator, and keepers on all nodes that have power; the others get theirs when they are up.
     /// `leaves_out`: a host on which an earlier launcher had ranks.
     pub(crate) fn start_job(&mut self, beginning: Beginning, counter_last: u32, leaves_out: bool) {
-        let layout = Layout::even(self.plan.ranks, self.plan.nodes, config().keeper.fan_out);
+        let config = config(self.plan.reactions);
+        let silence = config.keeper.watch().silence();
+        let layout = Layout::even(self.plan.ranks, self.plan.nodes, config.keeper.fan_out);
         let Ok(layout) = layout else { return };
         let settings = JobSettings {
             job: JOB,
-            config: config(),
+            config,
             layout,
             beginning,
             counter_last,
             is_remote: false,
             // All launchers have the same time-out here.
             former_silence: core::time::Duration::ZERO,
-            earlier_lease: if leaves_out {
-                config().keeper.watch().silence()
-            } else {
-                core::time::Duration::ZERO
-            },
+            earlier_lease: if leaves_out { silence } else { core::time::Duration::ZERO },
             connects: true,
             sabotage: self.sabotage.glue(),
         };
@@ -328,5 +338,19 @@ impl World {
             Which::Cause => cause.unwrap_or(0) % ranks,
             Which::Other(further) => (cause.unwrap_or(0) + further) % ranks,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reactions_are_those_of_their_names() {
+        let on = |reactions| config(reactions).fault.policy.on;
+        assert_eq!(on(Reactions::Usual), ckpt_glue::recovery::Protocols::default());
+        assert_eq!(on(Reactions::Moving).transient.to_string(), "migration, restart");
+        assert_eq!(on(Reactions::Waiting).permanent.to_string(), "restart");
+        assert_eq!(on(Reactions::Ending).process.to_string(), "migration, stop");
     }
 }
