@@ -1,4 +1,4 @@
-//! The graph of waits, and what is stuck in it.
+//! The graph of waits, and the ranks that are stuck in it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

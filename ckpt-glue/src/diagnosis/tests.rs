@@ -159,7 +159,7 @@ fn finished_ranks_wait_for_all_others() {
     let table: &[(&[&str], &[&str])] = &[
         (&["finish", "finish", "runs"], &["straggler 2 waiting [0, 1]"]),
         (&["finish", "recv 0"], &["deadlock [0, 1] cycle [0, 1] waiting []"]),
-        // Whoever computes does not help: the second needs rank 0, and that needs all.
+        // A computing rank does not help: the second rank needs rank 0, which needs all.
         (
             &["finish", "recv 0", "runs"],
             &["deadlock [0, 1] cycle [0, 1] waiting []", "straggler 2 waiting []"],

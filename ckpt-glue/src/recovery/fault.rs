@@ -84,7 +84,7 @@ impl FaultSite {
 pub enum Confidence {
     /// The kernel has reported the end of the process, or the program has said so itself.
     Certain,
-    /// A time is over: what is silent may run on.
+    /// A timeout has passed: the silent process or node may still run.
     TimedOut,
     /// A person says so.
     Person,

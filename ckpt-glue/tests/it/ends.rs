@@ -177,6 +177,20 @@ fn a_network_that_stays_silent_is_a_fault_if_the_policy_says_so() {
 }
 
 #[test]
+fn a_long_wait_for_a_node_that_may_come_back_delays_no_end() {
+    let mut settings = config();
+    settings.fault.policy.thresholds.transient_within = Duration::from_secs(3600);
+    let mut world = World::new(4, 4, 16, settings);
+    world.run_ms(100);
+    world.crash_node(3);
+    world.run_ms(60_000);
+    assert_eq!((world.over, lives(&world)), (None, 1), "the node may come back");
+    world.stop();
+    world.run_ms(20_000);
+    assert!(world.over.is_some_and(|report| report.ending == Ending::Stopped), "{:?}", world.over);
+}
+
+#[test]
 fn no_node_is_moved_that_may_be_the_wrong_one() {
     for (nodes, moves) in [(2, false), (4, true)] {
         let mut settings = config();

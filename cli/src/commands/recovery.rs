@@ -93,7 +93,7 @@ pub(crate) struct SuspectArguments {
 /// Reads the file of `--recovery`.
 ///
 /// # Errors
-/// With the place in the file, what was expected and what is there.
+/// With the line, the expected value and the found one.
 pub(crate) fn policy_file(path: &str) -> Result<Policy, String> {
     read(Path::new(path))
 }

@@ -38,7 +38,7 @@ fn hang_if_asked() {
             "receive" => drop(session.recv(number(1), u64::from(number(2))).expect("a message")),
             "receive-any" => drop(session.recv(From::Any, Tags::ANY).expect("a message")),
             "send" => session.send(number(1), u64::from(number(2)), vec![1; 100]).expect("it is taken"),
-            // Longer than what is copied: it waits for a receive.
+            // Longer than the messages that are copied: it waits for a receive.
             "deliver" => {
                 let request = session.isend(number(1), u64::from(number(2)), vec![1; 1 << 20]);
                 session.wait(request.expect("room")).expect("it is received");
@@ -114,7 +114,7 @@ fn a_deadlock_is_found_over_several_nodes_and_drawn() {
     assert_eq!((&wait(2)["for"], &wait(2)["peer"]), (&"match".into(), &1.into()), "{found}");
     assert_eq!(wait(2)["bytes"], 1 << 20, "{found}");
     assert_eq!(wait(3)["for"], "collective", "{found}");
-    // The helper notes once in a second what has begun.
+    // The helper notes once a second which operations have begun.
     wait_until("the age of the send is known", || {
         let found = diagnose(&place, &job, &["--json"]).json();
         [0, 2].iter().all(|rank| found["each_rank"][rank]["waits"][0]["ms"].as_u64() >= Some(500))

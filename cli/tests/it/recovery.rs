@@ -242,7 +242,7 @@ fn wrong_files_and_changes_are_refused_before_anything_happens() {
     }
     let missing = done(&mut stillwire(&["recovery", "check", "/nowhere/policy.toml"]));
     missing.says(&["/nowhere/policy.toml", "No such file"]);
-    // What is printed as the defaults is taken.
+    // The printed defaults are accepted.
     let defaults = done(&mut stillwire(&["recovery", "defaults"]));
     let file = policy(&place, &defaults.stdout);
     let table = done(&mut stillwire(&["recovery", "check", &file]));

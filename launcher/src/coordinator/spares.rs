@@ -65,13 +65,14 @@ impl Shell<'_> {
             // The host that got the place does not come up, and the one before it answered.
             self.spares.left.remove(&node).filter(|_| !answers).ok_or(why)
         });
-        if answers {
-            self.spares.left.insert(node, from.clone());
-        } else {
+        if !answers {
             self.spares.lost.insert(node);
         }
         match place {
             Ok(place) => {
+                if answers {
+                    self.spares.left.insert(node, from.clone());
+                }
                 self.move_node(node, &from, Node { ranks: from.ranks, domain: None, ..place }, answers)
             }
             Err(why) => {

@@ -185,7 +185,7 @@ impl LifeOfAgent {
     fn report_waits(&self, query: u32, pmi: Option<&Pmi>) -> Result<(), AgentError> {
         let endpoints: Vec<Endpoint> = self.rank.lock().open.values().cloned().collect();
         let known = Known { call: None, calls: 0, beside: pmi.and_then(Pmi::wait) };
-        // Not under the lock of the rank: the gate of a port may be had late.
+        // Not under the lock of the rank: another thread may hold the gate of a port for long.
         let report = client::waits::report(self.launch.rank, &endpoints, known, spaces::purpose);
         let reports = vec![report];
         self.rank.lock().send(Message::WaitReports { query, reports }).map_err(AgentError::Line)

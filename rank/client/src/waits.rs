@@ -39,7 +39,7 @@ pub enum Call {
     Operation(u64),
 }
 
-/// What is known of a rank besides its ports.
+/// Facts about a rank that its ports do not show.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// The call in which the program stands.

@@ -41,7 +41,7 @@ impl CurrentCall {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What is known of it now.
+    /// The current facts about it.
     pub(crate) fn known(&self) -> Known {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = |kind, peer, tags: Tags, bytes: usize, since: &Instant| Wait {
