@@ -144,6 +144,7 @@ Moments: frozen, dumping, saved, committing, surveyed, decided, restoring. Actio
   cut off node 1 for 5ms                   messages of control are held up; or for longer: a
                                            spare host takes its place
   suspect node 1                           a person says that it fails: a spare host takes its place
+  move rank 2 in 1ms                       it goes on elsewhere, while the others run
   destroy node 1 for 5ms                   and its own directory, where nodes have any
   power loss after 12 writes for 5ms       of the node with the job's directory
   partition nodes 0 and 1 for 5ms

@@ -10,7 +10,7 @@ use drivers::Driver;
 use drivers::sync::MutexGuard;
 use nic_freeze::{Freeze, FreezeError, Refused};
 use transport::config::CHECKPOINTABLE;
-use transport::{FrozenPort, Port, RailIndex, Restart};
+use transport::{FrozenPort, Port, RailIndex, Reach, Restart};
 
 use crate::buffers::BufferTable;
 use crate::clock::Clock;
@@ -184,10 +184,32 @@ impl Frozen<'_> {
     ///
     /// # Errors
     /// [`EndpointError::Rails`], [`EndpointError::Descriptor`]: the endpoint is of no use then.
-    pub fn restart(mut self, rails: Vec<Box<dyn Driver>>, restart: Restart) -> Result<(), EndpointError> {
+    pub fn restart(self, rails: Vec<Box<dyn Driver>>, restart: Restart) -> Result<(), EndpointError> {
+        self.go_on(rails, |port, now| port.restart(now, restart))
+    }
+
+    /// R13: in a process that was moved with this frozen endpoint in its memory, while its peers run: continues in the same life, on new rails. As
+    /// [`Frozen::restart`]; `moves`: how often its rank has moved in this life, with this.
+    ///
+    /// # Errors
+    /// As [`Frozen::restart`].
+    pub fn go_on_elsewhere(
+        self,
+        rails: Vec<Box<dyn Driver>>,
+        moves: u32,
+        reach: Option<Reach>,
+    ) -> Result<(), EndpointError> {
+        self.go_on(rails, |port, now| port.go_on_elsewhere(now, moves, reach))
+    }
+
+    fn go_on(
+        mut self,
+        rails: Vec<Box<dyn Driver>>,
+        run: impl FnOnce(FrozenPort, transport::Instant) -> Port,
+    ) -> Result<(), EndpointError> {
         let Some(frozen) = self.port.take() else { return Ok(()) };
         self.shared.clock.go_on_at(self.since);
-        let mut port = frozen.restart(self.shared.clock.now(), restart);
+        let mut port = run(frozen, self.shared.clock.now());
         let added = add_rails(&mut port, &rails);
         let watched = self.shared.waker.watch(&rails);
         // Dropping them would close descriptors and unmap addresses that have other owners now.

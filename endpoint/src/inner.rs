@@ -149,7 +149,7 @@ pub(crate) struct Inner {
     /// A rail that has lost its helper, until it is queried, or another driver takes its place.
     pub(crate) lost_helper: Option<usize>,
     /// Where the peer of each link is on each rail, for a driver that takes a rail over.
-    places: BTreeMap<(usize, LinkIndex), RawAddress>,
+    pub(crate) places: BTreeMap<(usize, LinkIndex), RawAddress>,
     /// Events may have been left with the port, for want of room.
     behind: bool,
     /// Sends that are over for the protocol, whose payload a NIC still reads.

@@ -21,6 +21,7 @@ mod gate;
 mod hand_over;
 mod helper;
 mod inner;
+mod moves;
 mod op_times;
 mod shutdown;
 mod spin_policy;

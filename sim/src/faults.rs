@@ -75,6 +75,8 @@ kinds! {
     HostReplaced = "host_replaced",
     /// A person said that a node that may be well is failing.
     NodeSuspected = "node_suspected",
+    /// A rank went on elsewhere, while the others ran.
+    RankMoved = "rank_moved",
     /// A connection of control messages broke and took messages with it.
     ControlLost = "control_lost",
     /// A rank could not save its state and raised its epoch without an image.

@@ -87,6 +87,7 @@ pub fn switches() -> Vec<Switch> {
         ("5-cumulative-only", Rule::CumulativeOnly),
         ("duplicate-filter", Rule::DuplicateFilter),
         ("7-life-equality", Rule::LifeEquality),
+        ("13-life-of-a-link", Rule::LifeOfLink),
         ("window-bounds", Rule::WindowBounds),
         ("rendezvous-offsets", Rule::RendezvousOffsets),
         ("stopped-expiry", Rule::StoppedExpiry),
@@ -209,8 +210,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            34,
-            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, two of lives, two of leases, two of suspicions, one of nodes that leave"
+            35,
+            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, three of lives, two of leases, two of suspicions, one of nodes that leave"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

@@ -46,6 +46,27 @@ pub struct Life {
     pub nonce: u64,
 }
 
+impl Life {
+    /// R13: the life that frames between two ranks carry, each with how often it has moved in this life. As long as neither has, it is this one.
+    #[must_use]
+    pub fn of_link(self, one: (Rank, u32), other: (Rank, u32)) -> Life {
+        let part = |(rank, moves): (Rank, u32)| match moves {
+            0 => 0,
+            moves => mixed(self.nonce ^ (u64::from(rank.0) << 32 | u64::from(moves))),
+        };
+        // The same at both ends.
+        Life { nonce: self.nonce.wrapping_add(part(one)).wrapping_add(part(other)), ..self }
+    }
+}
+
+/// The last steps of SplitMix64 (Steele, Lea and Flood, 2014): a permutation that spreads every bit.
+fn mixed(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
 impl fmt::Display for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:016x}", self.counter, self.nonce)
@@ -193,5 +214,30 @@ impl fmt::Debug for RawAddress {
             write!(f, "{byte:02x}")?;
         }
         f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::{Life, Rank};
+
+    #[test]
+    fn a_move_gives_the_links_of_a_rank_another_life() {
+        let life = Life { counter: 3, nonce: 0x1234_5678_9abc_def0 };
+        let (a, b) = (Rank(1), Rank(2));
+        assert_eq!(life.of_link((a, 0), (b, 0)), life);
+        let all = [((a, 1), (b, 0)), ((a, 0), (b, 1)), ((a, 1), (b, 1)), ((a, 2), (b, 0)), ((a, 1), (a, 1))];
+        let mut nonces: Vec<u64> = all.iter().map(|(one, other)| life.of_link(*one, *other).nonce).collect();
+        nonces.push(life.nonce);
+        let found = nonces.len();
+        nonces.sort_unstable();
+        nonces.dedup();
+        assert_eq!(nonces.len(), found, "{nonces:x?}");
+        for (one, other) in all {
+            assert_eq!(life.of_link(one, other), life.of_link(other, one));
+            assert_eq!(life.of_link(one, other).counter, 3);
+        }
     }
 }

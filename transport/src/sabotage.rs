@@ -17,6 +17,8 @@ pub enum Rule {
     DuplicateFilter,
     /// R7: only an equal life counts.
     LifeEquality,
+    /// R13: a frame from before a move of one of its ends has no effect.
+    LifeOfLink,
     /// The receiver's bounds hold against any sender.
     WindowBounds,
     /// After a thaw a rendezvous goes on where it stopped.

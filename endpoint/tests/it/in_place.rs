@@ -12,7 +12,7 @@ use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Endpoint, EndpointConfig, Frozen, SendBuffer};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use transport::{Epoch, JobId, JobKey, Life, Outgoing, Port, PortConfig, Restart, Space};
+use transport::{Epoch, JobId, JobKey, Life, Outgoing, Port, PortConfig, Rank, Restart, Space};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(1);
@@ -106,6 +106,51 @@ fn messages_survive_new_lives_in_place() {
         }
     }
     assert!(woken, "{}", asleep.as_raw_fd());
+}
+
+/// One end goes on elsewhere, on other rails, while the other runs and hears of it later (R13).
+#[test]
+fn messages_survive_the_moves_of_one_end() {
+    let (a, b) = (open(0, 2, true), open(1, 2, true));
+    let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| {
+        let other = if rank == 0 { &b } else { &a };
+        let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
+        End::new(rank, endpoint, link, LENGTHS)
+    });
+    for moves in 1..=LIVES {
+        let before = u64::from(moves) % 7 * 4;
+        for i in 0..MESSAGES {
+            for end in &mut ends {
+                end.send();
+                if i < before {
+                    end.post(end.sent - 1);
+                }
+                end.poll();
+            }
+        }
+        for _ in 0..moves * 3 {
+            ends.iter_mut().for_each(End::poll);
+        }
+        let frozen = a.freeze(DRAIN).expect("nothing is held");
+        for _ in 0..moves * 5 {
+            ends[1].poll();
+        }
+        // Now and then to another host, without shared memory.
+        let count = if moves % 3 == 0 { 1 } else { 2 };
+        frozen.go_on_elsewhere(rails(count), moves, None).expect("rails");
+        a.connect(id(1), &b.addresses()).expect("reachable");
+        let (news, at) = (Rank(0), [(id(0), a.addresses())]);
+        for _ in 0..moves * 7 {
+            ends.iter_mut().for_each(End::poll);
+        }
+        assert!(b.peer_moved(news, moves, &at).expect("a way"));
+        assert!(!b.peer_moved(news, moves, &at).expect("a way"), "told twice");
+        for end in &ends {
+            (end.sent - MESSAGES + before..end.sent).for_each(|tag| end.post(tag));
+        }
+        settle(&mut ends, LIMIT, &format!("move {moves}"));
+    }
+    assert!(a.with_port(|port| port.counters().dropped_life) < 1000 && b.poll().is_none());
 }
 
 /// The receiver has everything, and the sender does not know yet: nothing of the payload is sent again on the new rail, whose frames are counted

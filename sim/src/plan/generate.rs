@@ -25,6 +25,7 @@ const STREAM_RESTORES: u64 = 11;
 const STREAM_CALM: u64 = 12;
 const STREAM_SUSPECTS: u64 = 13;
 const STREAM_REACTIONS: u64 = 14;
+const STREAM_MOVES: u64 = 15;
 
 /// Clocks whose drift the main stream draws: those of the nodes of a small history.
 const CLOCKS_SMALL: usize = RANKS_SMALL_MAX as usize;
@@ -131,6 +132,7 @@ pub fn generate(seed: u64, ranks: u32) -> Plan {
     hosts(seed, &mut plan);
     suspects(seed, &mut plan);
     reactions(seed, &mut plan);
+    moves(seed, &mut plan);
     plan
 }
 
@@ -475,6 +477,19 @@ fn reactions(seed: u64, plan: &mut Plan) {
     if plan.nodes >= 2 && random.percent(30) {
         plan.reactions = random.pick(&[Reactions::Moving, Reactions::Waiting, Reactions::Ending]);
         plan.spares = plan.spares.max(below(random, 3));
+    }
+}
+
+/// Ranks that go on elsewhere (R13). Drawn from a stream of its own, too.
+fn moves(seed: u64, plan: &mut Plan) {
+    let random = &mut Random::stream(seed, STREAM_MOVES);
+    if plan.changes_rails() || !random.percent(20) {
+        return;
+    }
+    for _ in 0..random.between(1, 4) {
+        let when = at_frames(random, plan);
+        let (rank, lasts) = (below(random, plan.ranks.into()), random.log_between(MICRO, 5 * MILLI));
+        plan.steps.push(Step { when, action: Action::Move { rank, lasts } });
     }
 }
 

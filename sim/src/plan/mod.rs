@@ -133,6 +133,13 @@ pub enum Action {
         /// The node.
         node: u32,
     },
+    /// A rank goes on elsewhere while the others run (R13).
+    Move {
+        /// The rank.
+        rank: u32,
+        /// For how long it stands still.
+        lasts: Nanos,
+    },
     /// A node's own directory is lost for good, and the node loses power; it is back, empty, after `down`. If the newest committed generation would not
     /// survive that by what its commit has promised, the node only loses power.
     DestroyNode {

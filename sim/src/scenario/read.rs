@@ -323,6 +323,12 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
             words.all("node")?;
             Action::Suspect { node: node(words)? }
         }
+        Some("move") => {
+            words.all("rank")?;
+            let rank = rank(words)?;
+            words.all("in")?;
+            Action::Move { rank, lasts: words.duration(TIME_MAX)? }
+        }
         Some("destroy") => {
             words.all("node")?;
             Action::DestroyNode { node: node(words)?, down: lasts(words)? }
@@ -383,7 +389,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, ScenarioError> {
 }
 
 const ACTIONS: &str = "what happens ('checkpoint when ready', 'checkpoint at once', 'crash rank N', 'crash cause', \
-                       'crash other N', 'switch off node N for TIME', 'cut off node N for TIME', 'suspect node N', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', \
+                       'crash other N', 'switch off node N for TIME', 'cut off node N for TIME', 'suspect node N', 'move rank N in TIME', 'destroy node N for TIME', 'kill launcher for TIME', 'kill launcher cut off for TIME', 'stop keeper of node N for TIME', 'power loss after N writes for TIME', \
                        'partition nodes N and N for TIME', 'rail N of rank N dead for TIME', 'rails change to frames of N bytes', \
                        'clock of node N jumps TIME', 'break control of node N', 'rank N unsavable for TIME', \
                        'disk full after N writes', 'disk error after N writes', 'generations unreadable for TIME', 'storm CONDITIONS, for TIME', \

@@ -201,6 +201,7 @@ fn write_action(f: &mut Formatter<'_>, action: &Action) -> fmt::Result {
         Action::StopKeeper { node, lasts } => write!(f, "stop keeper of node {node} for {}", duration(lasts)),
         Action::CutOff { node, lasts } => write!(f, "cut off node {node} for {}", duration(lasts)),
         Action::Suspect { node } => write!(f, "suspect node {node}"),
+        Action::Move { rank, lasts } => write!(f, "move rank {rank} in {}", duration(lasts)),
         Action::DestroyNode { node, down } => write!(f, "destroy node {node} for {}", duration(down)),
         Action::PowerLoss { after, down } => {
             write!(f, "power loss after {after} writes for {}", duration(down))

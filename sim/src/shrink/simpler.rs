@@ -26,6 +26,7 @@ fn lasting(action: &mut Action) -> Option<&mut Nanos> {
         | Action::CutOff { lasts, .. }
         | Action::PowerLoss { down: lasts, .. }
         | Action::Partition { lasts, .. }
+        | Action::Move { lasts, .. }
         | Action::RailDown { lasts, .. }
         | Action::Unsavable { lasts, .. }
         | Action::Unreadable { lasts }

@@ -74,6 +74,10 @@ pub(crate) enum Task {
     Freeze { process: u32 },
     /// A process thaws after a cut.
     Thaw { process: u32 },
+    /// A process goes on elsewhere.
+    Arrive { process: u32 },
+    /// A process hears that a rank has moved, and where its ports are.
+    HearMoved { process: u32, moved: Box<crate::world::moves::Moved> },
     /// A process has written its image.
     ImageWritten { process: u32, epoch: u32, attempt: u32 },
     /// A keeper has written the image of a rank that has ended.

@@ -9,6 +9,7 @@ mod guards;
 mod hosts;
 mod image;
 mod keepers;
+mod moves;
 mod node_disks;
 mod port_freeze;
 mod process;

@@ -26,6 +26,8 @@ pub(crate) enum Purpose {
     Cut { epoch: Epoch, pause: Nanos },
     /// A higher epoch, without an image.
     Raise { epoch: Epoch },
+    /// The rank goes on elsewhere so many nanoseconds later.
+    Move { lasts: Nanos },
 }
 
 /// Ports that are being frozen: no thread makes progress on them.
@@ -77,6 +79,7 @@ impl World {
                 self.cut(number, epoch);
             }
             Purpose::Raise { epoch } => self.raise(number, epoch),
+            Purpose::Move { lasts } => self.task_after(lasts, Task::Arrive { process: number }),
         }
         // The participant's output since the cut has waited for it.
         self.run_participant(number);

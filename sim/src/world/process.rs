@@ -67,6 +67,8 @@ pub(crate) struct Process {
     pub(crate) stations: Vec<usize>,
     /// Its part in a change to another NIC.
     pub(crate) rails: RankRails,
+    /// How often it has moved in its life.
+    pub(crate) moves: u32,
     /// Where everybody is.
     pub(crate) addresses: AddressTable,
     pub(crate) program: Program,

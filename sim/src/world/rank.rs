@@ -50,6 +50,7 @@ impl World {
             frozen: Vec::new(),
             stations,
             rails: RankRails::default(),
+            moves: 0,
             addresses: AddressTable::new(),
             program: Program::new(&self.script, rank.0),
             enrolment: None,
@@ -325,7 +326,7 @@ impl World {
     }
 
     /// Gives one port of a process its peers' addresses on one rail.
-    fn set_paths(&mut self, number: u32, port: u32, rail: u32) {
+    pub(crate) fn set_paths(&mut self, number: u32, port: u32, rail: u32) {
         let process = &mut self.processes[at(number)];
         let nic = &mut self.stations[process.stations[at(port * self.plan.rails + rail)]].nic;
         let Some(machine) = process.ports.get_mut(at(port)) else { return };
@@ -473,6 +474,12 @@ impl World {
             return;
         }
         process.ports = process.frozen.drain(..).map(|port| port.thaw(local)).collect();
+        self.runs_again(number);
+    }
+
+    /// The ports run again.
+    pub(crate) fn runs_again(&mut self, number: u32) {
+        let process = &mut self.processes[at(number)];
         process.phase = Phase::Running;
         let rank = process.rank;
         if let Some(at_cut) = process.memory_at_cut.take() {

@@ -147,6 +147,10 @@ impl World {
                 self.cut_off(node % self.plan.nodes, lasts);
             }
             Action::Suspect { node } => self.suspect(node % self.plan.nodes),
+            Action::Move { rank, lasts } => {
+                calm_at = now + lasts;
+                self.move_rank(rank, lasts);
+            }
             Action::DestroyNode { node, down } => {
                 let node = node % self.plan.nodes;
                 calm_at = now + down;

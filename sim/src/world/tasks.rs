@@ -51,6 +51,8 @@ impl World {
             Task::Reaped { keeper, rank, life, status } => self.reaped(keeper, rank, life, status),
             Task::Freeze { process } => self.look_at_freeze(process),
             Task::Thaw { process } => self.thaw(process),
+            Task::Arrive { process } => self.arrive(process),
+            Task::HearMoved { process, moved } => self.hear_moved(process, moved),
             Task::ImageWritten { process, epoch, attempt } => self.image_written(process, epoch, attempt),
             Task::ExitedImageWritten { keeper, rank, generation, record } => {
                 self.exited_image_written(keeper, rank, generation, &record);

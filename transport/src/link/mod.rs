@@ -273,6 +273,54 @@ impl Link {
     }
 }
 
+/// Windows and promises of a link that begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) congestion_bytes: u32,
+    pub(crate) window_bytes: u32,
+    pub(crate) window_frames: u16,
+    /// What the peer may have been promised before: it retransmits frames that it had in flight by that.
+    pub(crate) promised_bytes: u32,
+    pub(crate) promised_frames: u16,
+}
+
+impl Link {
+    /// One of the two ends is another process now, at another address: everything is forgotten that the ends know about each other besides their counters and
+    /// what is queued, and a link that was used resynchronises before it sends anything else (R10). The owner of the port's queues keeps these in step.
+    pub(crate) fn begin_again(&mut self, epoch: Epoch, beginning: Beginning) {
+        let Beginning { congestion_bytes, window_bytes, window_frames, promised_bytes, promised_frames } =
+            beginning;
+        self.peer_index = None;
+        self.paths = Default::default();
+        // R4 would have it resynchronise by the counters of our cut, although it may have counted more in the other process.
+        self.peer_epoch = epoch;
+        self.flags &= Flags::CLOSING | Flags::CLOSE_SENT | Flags::PEER_CLOSED;
+        self.transmissions = 1;
+        self.newest = 0;
+        self.heard = 0;
+        self.unacknowledged = 0;
+        self.ack_reported = self.expected;
+        self.peer_window_bytes = window_bytes;
+        self.peer_window_frames = window_frames;
+        self.congestion_bytes = congestion_bytes;
+        self.promised_bytes = promised_bytes;
+        self.promised_frames = promised_frames;
+        self.peer_pause = 0;
+        self.heard_at = 0;
+        self.recovery = Recovery::default();
+        self.timers = Timers::default();
+        if let Some(queues) = &mut self.queues {
+            queues.pulls.clear();
+            queues.places.clear();
+            queues.reorder.clear();
+        }
+        self.lose_all(false);
+        if self.has_history() {
+            self.flags.insert(Flags::RESYNC | Flags::RESYNC_DUE);
+        }
+    }
+}
+
 /// R14: the full number whose low half is `low` and which lies nearest to `near` (half the 32-bit space on either side).
 pub(crate) fn expand_sequence(near: u64, low: u32) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is compared")]

@@ -5,8 +5,6 @@ use core::net::IpAddr;
 use crate::auth::{Authenticator, JobKey};
 use crate::config::AuthLevel;
 use crate::ids::{Epoch, Life, PortId};
-use crate::link::recovery::Recovery;
-use crate::link::timer::Timers;
 use crate::link::{BeforeCut, Flags};
 use crate::message::Event;
 use crate::port::Port;
@@ -145,74 +143,43 @@ impl FrozenPort {
     #[must_use]
     pub fn restart(self, now: Instant, restart: Restart) -> Port {
         let mut port = self.port;
-        // Port time starts at zero in every life.
-        port.frozen_ns = now.as_nanos();
         port.life = restart.life;
-        if let Some(reach) = restart.reach {
-            port.config.network = reach.network;
-            // A port without a key has no driver that could carry a stranger's frames.
-            if let Some(auth) = &mut port.auth {
-                port.config.auth = reach.auth;
-                auth.set_level(reach.auth);
-            }
-        }
-        if let (Some(auth), Some(key)) = (&mut port.auth, &restart.key) {
-            *auth = Authenticator::new(auth.level(), key);
-        }
+        port.moves.clear();
+        port.link_lives.clear();
         port.newer_life = None;
-        // Pending reports of the old life are of no use in the new one; results that the program waits for are.
-        port.events.retain(Event::is_completion);
         port.cut_asked = port.epoch;
-        port.rails.clear();
-        port.ready.clear();
-        port.starved.clear();
-        port.pulling.clear();
-        port.deadlines.clear();
-        port.reorder_bytes = 0;
         port.counters = Default::default();
-        port.acked_total = 0;
-        port.acked_reported = 0;
-        port.news_due = false;
-        let congestion_bytes = port.congestion_bytes_initial();
-        let (window_bytes, window_frames) = (port.window_bytes_initial(), port.window_frames_initial());
-        let promised_frames = port.window_frames_most();
+        port.reach(now, restart.key.as_ref(), restart.reach);
+        let beginning = port.beginning();
         for link in &mut port.links {
-            link.peer_index = None;
-            link.paths = Default::default();
-            link.peer_epoch = port.epoch;
-            link.flags &= Flags::CLOSING | Flags::CLOSE_SENT | Flags::PEER_CLOSED;
-            link.transmissions = 1;
-            link.newest = 0;
-            link.heard = 0;
-            link.unacknowledged = 0;
             if port.sabotage.has(Rule::CountedNotAcked) {
                 link.expected = link.ack_reported;
             }
-            link.ack_reported = link.expected;
-            link.peer_window_bytes = window_bytes;
-            link.peer_window_frames = window_frames;
-            link.congestion_bytes = congestion_bytes;
-            // The peer retransmits frames that it had in flight by the promises of the old life.
-            link.promised_bytes = port.config.link_window_bytes;
-            link.promised_frames = promised_frames;
-            link.peer_pause = 0;
-            link.heard_at = 0;
-            link.recovery = Recovery::default();
-            link.timers = Timers::default();
-            if let Some(queues) = &mut link.queues {
-                // The peer is another process now.
-                queues.pulls.clear();
-                queues.places.clear();
-                queues.reorder.clear();
-            }
-            link.lose_all(false);
-            if link.has_history() {
-                link.flags.insert(Flags::RESYNC | Flags::RESYNC_DUE);
-            }
+            link.begin_again(port.epoch, beginning);
         }
         if port.sabotage.has(Rule::RendezvousOffsets) {
             port.forget_offsets();
         }
+        port
+    }
+
+    /// R13: continues in the same life, elsewhere: its rank has moved, for the `moves`th time in this life. As [`FrozenPort::restart`], but its peers run on, and each
+    /// resynchronises when it hears of the move ([`Port::peer_moved`]).
+    ///
+    /// # Panics
+    /// If the rank has moved as often before: a bug of the caller.
+    #[must_use]
+    pub fn go_on_elsewhere(self, now: Instant, moves: u32, reach: Option<Reach>) -> Port {
+        let mut port = self.port;
+        let rank = port.id.rank();
+        assert!(moves > port.moves_of(rank), "a rank moves once at a time");
+        port.moves.insert(rank, moves);
+        port.reach(now, None, reach);
+        let beginning = port.beginning();
+        for link in &mut port.links {
+            link.begin_again(port.epoch, beginning);
+        }
+        port.note_lives();
         port
     }
 
@@ -224,6 +191,34 @@ impl FrozenPort {
 }
 
 impl Port {
+    /// In another process: nothing is there of rails, ways and what waited for them.
+    fn reach(&mut self, now: Instant, key: Option<&JobKey>, reach: Option<Reach>) {
+        // Port time starts at zero.
+        self.frozen_ns = now.as_nanos();
+        if let Some(reach) = reach {
+            self.config.network = reach.network;
+            // A port without a key has no driver that could carry a stranger's frames.
+            if let Some(auth) = &mut self.auth {
+                self.config.auth = reach.auth;
+                auth.set_level(reach.auth);
+            }
+        }
+        if let (Some(auth), Some(key)) = (&mut self.auth, key) {
+            *auth = Authenticator::new(auth.level(), key);
+        }
+        // Reports about the old process are of no use in the new one; results that the program waits for are.
+        self.events.retain(Event::is_completion);
+        self.rails.clear();
+        self.ready.clear();
+        self.starved.clear();
+        self.pulling.clear();
+        self.deadlines.clear();
+        self.reorder_bytes = 0;
+        self.acked_total = 0;
+        self.acked_reported = 0;
+        self.news_due = false;
+    }
+
     /// Only under sabotage: every payload under way starts anew.
     fn forget_offsets(&mut self) {
         for link in &mut self.links {

@@ -12,6 +12,7 @@ mod deferred_ack;
 mod deliver;
 mod frozen;
 mod load;
+mod moves;
 mod multi_recv;
 pub(crate) mod pull;
 mod rails;
@@ -36,7 +37,7 @@ pub(crate) use state::SendOp;
 pub use state::{Arrived, Census, FinalCounters};
 pub use waits::{OpenReceive, OpenSend, OwingLink, SendStage};
 
-use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::hash::BuildHasherDefault;
@@ -50,7 +51,7 @@ use crate::config::{
 };
 use crate::counters::Counters;
 use crate::hash::PlainHasher;
-use crate::ids::{Epoch, Life, LinkIndex, OpId, PortId};
+use crate::ids::{Epoch, Life, LinkIndex, OpId, PortId, Rank};
 use crate::link::queues::{Control, Envelope, Pending};
 use crate::link::receive::{Incoming, Target};
 use crate::link::timer::NEVER;
@@ -108,6 +109,10 @@ pub struct Port {
     pub(crate) pause_expected_ns: u64,
     /// Highest epoch for which a cut has been asked.
     pub(crate) cut_asked: Epoch,
+    /// R13: how often ranks have moved in this life, of those that have.
+    pub(crate) moves: BTreeMap<Rank, u32>,
+    /// Of the lives that the frames of each link carry (R13), the nonces; empty as long as nobody has moved.
+    pub(crate) link_lives: Vec<u64>,
     /// Newest life that has been reported.
     pub(crate) newer_life: Option<Life>,
     /// Numbered frames acknowledged before the last freeze; for the census of the next.
@@ -162,6 +167,8 @@ impl Port {
             pause: 0,
             pause_expected_ns: 0,
             cut_asked: epoch,
+            moves: BTreeMap::new(),
+            link_lives: Vec::new(),
             newer_life: None,
             acked_total: 0,
             acked_reported: 0,
@@ -182,7 +189,7 @@ impl Port {
         self.epoch
     }
 
-    /// Life of the job, as this port's frames carry it.
+    /// Life of the job, as this port's frames carry it to ranks that have not moved (R13).
     #[must_use]
     pub fn life(&self) -> Life {
         self.life
@@ -225,6 +232,9 @@ impl Port {
         let window = self.congestion_bytes_initial();
         let mut fresh = Link::new(peer, window, self.window_bytes_initial(), self.window_frames_initial());
         fresh.peer_epoch = self.epoch;
+        if !self.link_lives.is_empty() {
+            self.link_lives.push(self.life_with(peer.rank()).nonce);
+        }
         self.links.push(fresh);
         self.by_peer.insert(peer, link);
         link

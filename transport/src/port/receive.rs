@@ -77,8 +77,8 @@ impl Port {
         if self.sabotage.has(Rule::Bypass) {
             self.bypass(frame, buffers);
         }
-        if CHECKPOINTABLE && frame.header.life != self.life && !self.sabotage.has(Rule::LifeEquality) {
-            // R7: before any other field is looked at.
+        if CHECKPOINTABLE && !self.is_of_life(frame) && !self.sabotage.has(Rule::LifeEquality) {
+            // R7: before any field has an effect.
             self.other_life(rail, frame, bytes);
             return;
         }
@@ -110,6 +110,20 @@ impl Port {
         }
         self.take(index, rail, frame, payload, numbers, now, buffers);
         self.arm(index);
+    }
+
+    /// R7: of our life; or, between ranks of which one has moved, of that of their link (R13).
+    fn is_of_life(&self, frame: &Frame<'_>) -> bool {
+        let life = frame.header.life;
+        if self.moves.is_empty() {
+            return life == self.life;
+        }
+        let expected = match self.find_link(frame) {
+            Some((Some(known), _)) => self.life_of_link(known),
+            Some((None, peer)) => self.life_with(peer.rank()),
+            None => self.life,
+        };
+        life == expected || self.sabotage.has(Rule::LifeOfLink) && life == self.life
     }
 
     /// A frame of another life has no effect (R7). If it is authentic and later than ours, our keeper is informed.

@@ -23,17 +23,17 @@ impl Port {
         frame: &Single<'_>,
         buffers: &mut impl Buffers,
     ) -> bool {
-        // R7, R3: of our job, our life and our epoch, whose sender we know to be in it.
+        let slot = frame.link();
+        let Some(link) = self.links.get(slot as usize) else { return false };
+        // R7, R13, R3: of our job, the life of the link and our epoch, whose sender we know to be in it.
         let own = if CHECKPOINTABLE {
-            frame.is_of(self.config.job, self.life, self.epoch)
+            frame.is_of(self.config.job, self.life_of_link(LinkIndex(slot)), self.epoch)
         } else {
             frame.is_of_job(self.config.job)
         };
         if !own || self.events.len() >= EVENTS_MAX {
             return false;
         }
-        let slot = frame.link();
-        let Some(link) = self.links.get(slot as usize) else { return false };
         let transmission = expand_sequence(link.newest, frame.transmission());
         let ack = expand_sequence(link.acked, frame.ack());
         let usual = expand_sequence(link.expected, frame.seq()) == link.expected

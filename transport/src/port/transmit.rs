@@ -487,7 +487,7 @@ impl Port {
         self.counters.frames_sent += 1;
         let (window_bytes, window_frames) = (self.window_bytes(), self.window_frames());
         let starving = self.is_starving(window_bytes, window_frames);
-        let (job, life, epoch, own) = (self.config.job, self.life, self.epoch, self.id);
+        let (job, life, epoch, own) = (self.config.job, self.life_of_link(index), self.epoch, self.id);
         let address = self.rails[usize::from(rail.0)].address;
         let link = &mut self.links[index.0 as usize];
         if starving && !link.flags.contains(Flags::STARVED) {

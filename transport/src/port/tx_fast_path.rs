@@ -56,7 +56,7 @@ impl Port {
         let header = Header {
             kind: Kind::Eager,
             job: self.config.job,
-            life: self.life,
+            life: self.life_of_link(index),
             epoch: self.epoch,
             link: link.peer_index,
             seq: low(link.next),

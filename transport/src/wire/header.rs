@@ -113,7 +113,7 @@ pub struct Header {
     pub kind: Kind,
     /// Folded job id.
     pub job: JobTag,
-    /// Life of the sender. Today all lives of a job are equal; a job with local rollback will have several (R13).
+    /// Life of the link: that of the job, unless one of its ends has moved (R13).
     pub life: Life,
     /// Epoch of the sender's rank.
     pub epoch: Epoch,
