@@ -4,7 +4,7 @@ use ckpt_glue::control::{Decision, FaultReport, ImageReport, Source};
 use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output, SuspicionEvent};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
-use ckpt_glue::recovery::{Beginning, Ending};
+use ckpt_glue::recovery::{Beginning, Ending, FaultModel};
 use ckpt_glue::{GenerationId, Job, JobConfig, Layout};
 use transport::Rank;
 
@@ -230,7 +230,10 @@ impl World {
                 self.suspected.clear();
             }
             JobEvent::Suspicion(SuspicionEvent::Raised { node, .. }) => drop(self.suspected.insert(node.0)),
-            JobEvent::Reported { report: FaultReport::KeeperSilent { node }, action: Some(_) } => {
+            // A node that a policy gives up in a fence ends the job, and no life: that has ended before.
+            JobEvent::Reported { report: FaultReport::KeeperSilent { node }, action: Some((fault, _)) }
+                if fault.model == FaultModel::Transient =>
+            {
                 self.judge_declared(job, node.0);
             }
             JobEvent::AllRunning { .. } => {
