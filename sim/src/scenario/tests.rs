@@ -40,6 +40,7 @@ fn a_plan_reads_like_this() {
         on frozen #3 after 7.859us: crash cause
         at 600 frames: destroy node 0 for 20ms
         on surveyed #2 after 23.052us: stop keeper of node 0 for 24.157132ms
+        at 931 frames: move rank 3 in 47.874us
     "#]]
     .assert_eq(&write_plan(&generate(5, 4)));
     assert_eq!(parse("").unwrap().plan, plain());
