@@ -308,5 +308,8 @@ pub const REPEATED_FAULTS_MAX: u32 = 1000;
 /// Longest wait for a node that may come back, beyond that for the end of its ranks.
 pub const TRANSIENT_WITHIN_MAX: Duration = Duration::from_secs(3600);
 
+/// Faults that are reported while a component is asked about another one, before its answer is not waited for any longer.
+pub const HELD_FAULTS_MAX: usize = 1024;
+
 /// Shortest silence between ranks of two nodes that a policy may take for a fault: links find another way, or retransmit, within seconds.
 pub const NETWORK_AFTER_MIN: Duration = Duration::from_secs(5);

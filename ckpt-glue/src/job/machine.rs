@@ -1,5 +1,6 @@
 //! The actor.
 
+mod components;
 mod diagnosis;
 mod faults;
 mod interval;
@@ -46,6 +47,7 @@ pub struct Job {
     price: Option<Price>,
     /// Some host may take a node's place.
     has_other_hosts: bool,
+    questions: components::Questions,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
     /// Counter of the life to come, and whether it is the first: for keepers that come late.
@@ -105,6 +107,7 @@ impl Job {
             recovery,
             price: None,
             has_other_hosts: true,
+            questions: components::Questions::default(),
             here: BTreeSet::new(),
             gather_until: Some(now + settings.gather_max()),
             fence: (0, false),
@@ -150,6 +153,9 @@ impl Job {
             Input::Suspect { node } => self.on_report(now, FaultReport::NodeSuspected { node }),
             Input::SetPolicy(policy) => self.set_policy(policy),
             Input::OtherHosts(any) => self.has_other_hosts = any,
+            Input::Detected { node } => self.on_detected(now, node),
+            Input::Loaded(loaded) => self.questions.loaded = loaded,
+            Input::Answered { number, answer } => self.on_answer(now, number, answer),
             Input::StoreBusy { counter } => {
                 self.recovery.handle(now, recovery::Input::StoreBusy { counter });
             }
@@ -196,10 +202,13 @@ impl Job {
         self.checkpoint.handle_timeout(now);
         self.recovery.handle_timeout(now);
         if self.recovery.start_timed_out(now) {
+            self.answer_at_once(now);
             let ranks = self.settings.layout.ranks();
             self.on_report(now, FaultReport::StartTimedOut { running: self.counted.running, ranks });
         }
-        if let Some(ended) = self.ended.take_if(|ended| now >= ended.until) {
+        if self.ended_due().is_some_and(|due| now >= due)
+            && let Some(ended) = self.ended.take()
+        {
             self.act_on(now, ended.fault);
         }
         self.watch_time(now);
@@ -223,7 +232,7 @@ impl Job {
             self.gather_until,
             self.limit.map(|limit| limit.due(self.can_save())),
             self.closing,
-            self.ended.map(|ended| ended.until),
+            self.ended_due(),
             self.writing.iter().map(|writing| writing.report).min(),
             lease,
             self.next_look,

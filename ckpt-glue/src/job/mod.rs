@@ -21,7 +21,7 @@ use crate::interval::{Cause, Estimate, Every, Tuning};
 use crate::layout::Layout;
 use crate::names::{ExitStatus, GenerationId, NodeIndex, Party};
 use crate::protocols::{AbandonReason, CheckpointEvent, RefuseReason};
-use crate::recovery::{Beginning, Ending, Fault, Plan, Policy, Price};
+use crate::recovery::{Answer, Beginning, Ending, Fault, Loaded, Plan, Policy, Price, Question};
 use crate::sabotage::Sabotage;
 
 pub use machine::Job;
@@ -99,6 +99,20 @@ pub enum Input {
     SetPolicy(Policy),
     /// Whether any host may take a node's place; at first it may.
     OtherHosts(bool),
+    /// A detector that is a component suspects this node.
+    Detected {
+        /// The node.
+        node: NodeIndex,
+    },
+    /// The components that answer from now on; at first none.
+    Loaded(Loaded),
+    /// The answer to [`Output::Ask`].
+    Answered {
+        /// The question.
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
     /// The answer to [`Output::FenceStore`] takes its time, and there is progress: lost images are being rebuilt, or all of them read.
     StoreBusy {
         /// As asked.
@@ -185,6 +199,13 @@ pub enum Output {
     Collect {
         /// The newest committed generation.
         keep: GenerationId,
+    },
+    /// Ask a component; the answer is [`Input::Answered`]. A component that has failed answers [`Answer::BuiltIn`], and [`Input::Loaded`] follows.
+    Ask {
+        /// Names the question. `None`: no answer is awaited.
+        number: Option<u64>,
+        /// The question.
+        question: Question,
     },
     /// Who waits for whom. `None`: no ranks run, or the life has ended meanwhile.
     Diagnosed(Option<Box<Diagnosis>>),

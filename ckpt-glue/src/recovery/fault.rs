@@ -88,6 +88,8 @@ pub enum Confidence {
     TimedOut,
     /// A person says so.
     Person,
+    /// A component says so.
+    Component,
 }
 
 /// A report that calls for recovery.

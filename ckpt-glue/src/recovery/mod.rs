@@ -8,6 +8,7 @@
 //!
 //! The parts and their names are those of Jitsumoto and Matsuoka (Fault/Recovery model aware component-based FTMPI, 2007).
 
+mod components;
 mod detector;
 mod fault;
 mod lives;
@@ -22,6 +23,7 @@ use crate::control::Decision;
 use crate::names::{GenerationId, NodeIndex};
 use crate::sabotage::Sabotage;
 
+pub use components::{Answer, Components, Loaded, Question};
 pub use detector::Detector;
 pub use fault::{Confidence, Fault, FaultModel, FaultSite};
 pub use lives::Recovery;

@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fallback, FaultModel, RecoveryProtocol};
+use super::{Components, Fallback, FaultModel, RecoveryProtocol};
 use crate::duration::text;
 use crate::limits::{NETWORK_AFTER_MIN, REPEATED_FAULTS_MAX, TRANSIENT_WITHIN_MAX};
 
@@ -71,6 +71,16 @@ impl Order {
         match self.0.get(1) {
             Some(RecoveryProtocol::Restart) => Fallback::Restart,
             _ => Fallback::Stop,
+        }
+    }
+
+    /// The same order, if this protocol begins it; else one that it begins.
+    pub(super) fn put_first(&mut self, protocol: RecoveryProtocol) {
+        use RecoveryProtocol::{Migration, Restart};
+        match protocol {
+            _ if self.first() == protocol => {}
+            Migration => *self = Order::named(&[Migration, Restart]),
+            _ => *self = Order::named(&[protocol]),
         }
     }
 
@@ -163,7 +173,7 @@ impl Protocols {
         }
     }
 
-    fn of_mut(&mut self, model: FaultModel) -> Option<&mut Order> {
+    pub(super) fn of_mut(&mut self, model: FaultModel) -> Option<&mut Order> {
         match model {
             FaultModel::Network => Some(&mut self.network),
             FaultModel::Process => Some(&mut self.process),
@@ -183,6 +193,9 @@ pub struct Policy {
     pub thresholds: Thresholds,
     /// The protocols for each model.
     pub on: Protocols,
+    /// Components in the place of built-in parts.
+    #[serde(skip_serializing_if = "Components::is_empty")]
+    pub components: Components,
 }
 
 impl Policy {
@@ -191,6 +204,7 @@ impl Policy {
     /// # Errors
     /// With the first value that is wrong.
     pub fn validate(&self) -> Result<(), PolicyError> {
+        self.components.validate()?;
         let range = |holds: bool, field, expected, found: String| {
             if holds { Ok(()) } else { Err(PolicyError::Range { field, expected, found }) }
         };
@@ -245,7 +259,7 @@ impl Policy {
 }
 
 /// The protocols that a model can have.
-fn possible(model: FaultModel) -> &'static [RecoveryProtocol] {
+pub(super) fn possible(model: FaultModel) -> &'static [RecoveryProtocol] {
     use RecoveryProtocol::{Migration, Restart, Stop, Wait};
     match model {
         FaultModel::Network => &[Wait, Restart, Migration, Stop],
@@ -255,7 +269,7 @@ fn possible(model: FaultModel) -> &'static [RecoveryProtocol] {
     }
 }
 
-fn names(protocols: &[RecoveryProtocol]) -> String {
+pub(super) fn names(protocols: &[RecoveryProtocol]) -> String {
     let names: Vec<&str> = protocols.iter().map(|protocol| protocol.name()).collect();
     names.join(", ")
 }

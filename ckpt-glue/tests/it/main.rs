@@ -1,6 +1,7 @@
 //! The machines of a job: one binary, a module for each behaviour.
 
 mod codec;
+mod components;
 mod conversations;
 mod diagnosis;
 mod ends;

@@ -450,6 +450,8 @@ impl<'a> Shell<'a> {
             job::Output::Send { to: Party::Keeper(node), control } => self.feed_keeper(node, &control),
             // People's commands are answered from the job's status and events, without control messages.
             job::Output::Send { .. } => {}
+            // No component is loaded.
+            job::Output::Ask { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
                 self.feed_nodes(NodesInput::LifeOver);

@@ -6,7 +6,7 @@ use ckpt_glue::control::{JobPhase, JobStatus};
 use ckpt_glue::job;
 use ckpt_glue::names::{ExitStatus, NodeIndex};
 use ckpt_glue::protection::nodes::Input as NodesInput;
-use ckpt_glue::recovery::{self, Beginning};
+use ckpt_glue::recovery::{self, Beginning, Confidence};
 use ckpt_glue::write_duration;
 use nix::sys::signal::Signal;
 use transport::Rank;
@@ -177,7 +177,7 @@ impl Shell<'_> {
         if self.spares.free.is_empty() && !self.has_other_host(node) {
             return Err(keeps(self.no_place()));
         }
-        match self.job.plan_for_suspect(self.now(), node) {
+        match self.job.plan_for_suspect(self.now(), node, Confidence::Person) {
             Some(recovery::Plan::Migrate { .. }) => {}
             Some(recovery::Plan::Stop { reason }) => {
                 return Err(keeps(&format!("the job would end: {}", text::stop_reason(reason))));

@@ -372,6 +372,7 @@ impl LargeJob {
                 // A keeper that is started on the lost host does not come up.
                 JobOutput::Reconnect { .. }
                 | JobOutput::Await { .. }
+                | JobOutput::Ask { .. }
                 | JobOutput::Collect { .. }
                 | JobOutput::Diagnosed(_) => {}
             }

@@ -166,7 +166,10 @@ impl World {
                     }
                 }
                 // A keeper here that stands still is ended by its guard.
-                Output::Reconnect { .. } | Output::Await { .. } | Output::Diagnosed(_) => {}
+                Output::Reconnect { .. }
+                | Output::Await { .. }
+                | Output::Ask { .. }
+                | Output::Diagnosed(_) => {}
                 Output::Replace { node, .. } => self.replace(number, node.0),
                 Output::Collect { .. } => self.collect(number),
                 Output::Event(event) => self.on_job_event(number, &event),

@@ -12,7 +12,8 @@ use crate::control::FaultReport;
 use crate::limits::EXIT_GRACE;
 use crate::names::{ExitStatus, NodeIndex};
 use crate::recovery::{
-    self, Fallback, Fault, FaultModel, Phase, Plan, Policy, Price, RecoveryProtocol, RecoveryView, StopReason,
+    self, Confidence, Fallback, Fault, FaultModel, Phase, Plan, Policy, Price, RecoveryProtocol,
+    RecoveryView, StopReason,
 };
 
 impl Job {
@@ -36,9 +37,14 @@ impl Job {
 
     pub(super) fn on_report(&mut self, now: Instant, report: FaultReport) {
         if self.is_evidence(now, report) {
-            return;
+            return self.show_detector(report);
         }
         let fault = self.detector.classify(&report, &self.settings.layout);
+        self.on_classified(now, report, fault);
+    }
+
+    /// Takes what the built-in detector makes of a report.
+    pub(super) fn on_classified(&mut self, now: Instant, report: FaultReport, fault: Option<Fault>) {
         // Several processes die of one cause. Faults that follow while the old life is being ended are no
         // news, except that the job must end.
         let heard = match (self.recovery.phase(), fault.map(|fault| fault.model)) {
@@ -48,12 +54,16 @@ impl Job {
             _ => true,
         };
         let Some(fault) = fault.filter(|_| heard) else {
+            self.show_detector(report);
             self.outputs.push(Output::Event(Event::Reported { report, action: None }));
             return;
         };
+        if self.holds(now, report, &fault) {
+            return;
+        }
         let waits = fault.model == FaultModel::Program
             && self.settings.layout.ranks() > 1
-            && matches!(self.plan(now, &fault), Some(Plan::Stop { .. }));
+            && matches!(self.plan(now, &fault, None), Some(Plan::Stop { .. }));
         if !waits {
             return self.act_on(now, fault);
         }
@@ -65,9 +75,15 @@ impl Job {
         self.ended = Some(Ended { fault, until: now + EXIT_GRACE });
     }
 
-    /// `None`: the fault is waited for its end.
-    fn plan(&self, now: Instant, fault: &Fault) -> Option<Plan> {
+    /// `None`: the fault is waited for its end. `protocol`: a component's choice.
+    pub(super) fn plan(
+        &self,
+        now: Instant,
+        fault: &Fault,
+        protocol: Option<RecoveryProtocol>,
+    ) -> Option<Plan> {
         let config = &self.settings.config.fault;
+        let changed = protocol.and_then(|first| config.policy.with_protocol(fault.model, first).ok());
         let view = RecoveryView {
             newest: self.recovery.committed(),
             attempts: self.recovery.attempts(),
@@ -78,23 +94,46 @@ impl Job {
             on_exit: config.on_exit,
             has_other_hosts: self.has_other_hosts,
         };
-        config.policy.plan(&view, fault)
+        changed.as_ref().unwrap_or(&config.policy).plan(&view, fault)
     }
 
-    /// The reaction if a person says now that this node is failing.
+    /// The reaction if a person, or a component, says now that this node is failing.
     #[must_use]
-    pub fn plan_for_suspect(&self, now: Instant, node: NodeIndex) -> Option<Plan> {
+    pub fn plan_for_suspect(&self, now: Instant, node: NodeIndex, confidence: Confidence) -> Option<Plan> {
         let fault = self.detector.classify(&FaultReport::NodeSuspected { node }, &self.settings.layout)?;
-        self.plan(now, &fault)
+        self.plan(now, &Fault { confidence, ..fault }, None)
     }
 
-    /// Ends the life for a fault, and starts the reaction to it.
-    pub(super) fn act_on(&mut self, now: Instant, mut fault: Fault) {
+    /// A detector that is a component suspects a node.
+    pub(super) fn on_detected(&mut self, now: Instant, node: NodeIndex) {
+        let report = FaultReport::NodeSuspected { node };
+        let fault = self.detector.classify(&report, &self.settings.layout);
+        let fault = fault.map(|fault| Fault { confidence: Confidence::Component, ..fault });
+        self.on_classified(now, report, fault);
+    }
+
+    /// Starts the reaction to a fault, once the components have said their word.
+    pub(super) fn act_on(&mut self, now: Instant, fault: Fault) {
+        if !self.asks_for_model(fault) {
+            self.show_detector(fault.report);
+            self.act_as_classified(now, fault);
+        }
+    }
+
+    /// The same for a fault whose model is settled.
+    pub(super) fn act_as_classified(&mut self, now: Instant, mut fault: Fault) {
         self.detector.count(now, &mut fault, &self.settings.config.fault.policy.thresholds);
-        let report = fault.report;
-        let Some(plan) = self.plan(now, &fault) else {
-            return self.outputs.push(Output::Event(Event::Reported { report, action: None }));
+        let Some(plan) = self.plan(now, &fault, None) else {
+            return self.let_pass(now, fault.report);
         };
+        if !self.asks_for_reaction(fault, plan) {
+            self.carry_out(now, fault, plan);
+        }
+    }
+
+    /// Ends the life for a fault, and begins with the plan.
+    pub(super) fn carry_out(&mut self, now: Instant, fault: Fault, plan: Plan) {
+        let report = fault.report;
         if let Some(Ended { fault: Fault { report, .. }, .. }) = self.ended.take() {
             // It has ended because of this.
             self.outputs.push(Output::Event(Event::Reported { report, action: None }));
@@ -121,6 +160,7 @@ impl Job {
         self.leases = None;
         self.suspicions.end();
         self.ended = None;
+        self.drop_questions();
     }
 
     /// A silent network becomes a fault when it has lasted.
@@ -140,7 +180,7 @@ impl Job {
         let protocol = policy.on.network.first();
         let runs = self.recovery.phase() == Phase::Running;
         let is_whole = self.counted.finalizing == 0 && self.counted.left.is_none();
-        if protocol == RecoveryProtocol::Wait || !runs || !is_whole {
+        if protocol == RecoveryProtocol::Wait || !runs || !is_whole || self.questions.is_open() {
             return None;
         }
         let cut = self.suspicions.cut_off()?;

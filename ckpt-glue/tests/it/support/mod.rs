@@ -17,7 +17,7 @@ use ckpt_glue::interval::{Every, Tuning};
 use ckpt_glue::job::{self, FinalReport, Job, JobSettings};
 use ckpt_glue::keeper::{self, Keeper};
 use ckpt_glue::participant::{self, Participant};
-use ckpt_glue::recovery::Beginning;
+use ckpt_glue::recovery::{Beginning, Question};
 use ckpt_glue::{
     Decision, Enrolment, ExitStatus, GenerationId, ImageDigest, JobConfig, Layout, NodeIndex, Party, Sabotage,
 };
@@ -98,6 +98,8 @@ pub(crate) struct World {
     pub(crate) messages: u64,
     pub(crate) unsavable: BTreeSet<Rank>,
     pub(crate) cut_off: BTreeSet<NodeIndex>,
+    /// Questions to components.
+    pub(crate) asked: Vec<(Option<u64>, Question)>,
     /// Programs that know nothing of us.
     pub(crate) mute: bool,
     /// Ranks among others that are so.
@@ -146,6 +148,7 @@ impl World {
             messages: 0,
             unsavable: BTreeSet::new(),
             cut_off: BTreeSet::new(),
+            asked: Vec::new(),
             mute: false,
             mute_ranks: BTreeSet::new(),
             sabotage,
@@ -297,6 +300,7 @@ impl World {
                 self.after(write, Happening::CommitWritten(generation));
             }
             job::Output::Reconnect { .. } | job::Output::Await { .. } => {}
+            job::Output::Ask { number, question } => self.asked.push((number, question)),
             job::Output::Diagnosed(diagnosis) => self.diagnoses.push(diagnosis),
             job::Output::Replace { node, .. } => {
                 self.note(&format!("the place of node {node} may be given away"));
@@ -543,6 +547,13 @@ impl World {
     pub(crate) fn suspect(&mut self, node: u32) {
         let now = self.now;
         self.job.handle(now, job::Input::Suspect { node: NodeIndex(node) });
+        self.settle();
+    }
+
+    /// Something about components.
+    pub(crate) fn component(&mut self, input: job::Input) {
+        let now = self.now;
+        self.job.handle(now, input);
         self.settle();
     }
 
