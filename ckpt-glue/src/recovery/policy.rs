@@ -14,6 +14,7 @@
 //!
 //! The format of the file is the caller's: here are the types, with serde.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::fmt;
@@ -195,7 +196,7 @@ pub struct Policy {
     pub on: Protocols,
     /// Components in the place of built-in parts.
     #[serde(skip_serializing_if = "Components::is_empty")]
-    pub components: Components,
+    pub components: Box<Components>,
 }
 
 impl Policy {

@@ -1,11 +1,14 @@
 //! Components that are asked about faults: what waits for their answer, and what does not.
 
 use crate::support::{World, config};
+use ckpt_glue::control::{FaultReport, Message};
 use ckpt_glue::job::{Event, Input};
+use ckpt_glue::limits::HELD_FAULTS_MAX;
 use ckpt_glue::recovery::{
     Answer, Confidence, Ending, Fault, FaultModel, Loaded, Plan, Question, RecoveryProtocol, StopReason,
 };
 use ckpt_glue::{ExitStatus, NodeIndex};
+use transport::Rank;
 
 const KILLED: ExitStatus = ExitStatus::Signal(9);
 
@@ -76,17 +79,14 @@ fn a_model_whose_reaction_could_be_to_wait_is_not_taken() {
 
 #[test]
 fn a_recovery_protocol_chooses_the_reaction() {
-    let restart = |plan: &Plan| matches!(plan, Plan::Restart { .. });
-    let migrate = |plan: &Plan| matches!(plan, Plan::Migrate { node: NodeIndex(0), .. });
-    let stop =
-        |plan: &Plan| *plan == Plan::Stop { reason: StopReason::Policy { model: FaultModel::Process } };
-    let cases: [(Answer, &dyn Fn(&Plan) -> bool); 5] = [
-        (Answer::BuiltIn, &restart),
-        (Answer::Protocol(RecoveryProtocol::Restart), &restart),
-        (Answer::Protocol(RecoveryProtocol::Migration), &migrate),
-        (Answer::Protocol(RecoveryProtocol::Stop), &stop),
-        // A process that is gone is not waited for.
-        (Answer::Protocol(RecoveryProtocol::Wait), &restart),
+    use RecoveryProtocol::{Migration, Restart, Stop, Wait};
+    // A process that is gone is not waited for.
+    let cases = [
+        (Answer::BuiltIn, Restart),
+        (Answer::Protocol(Restart), Restart),
+        (Answer::Protocol(Migration), Migration),
+        (Answer::Protocol(Stop), Stop),
+        (Answer::Protocol(Wait), Restart),
     ];
     for (said, expected) in cases {
         let mut world = running(false, true);
@@ -94,7 +94,13 @@ fn a_recovery_protocol_chooses_the_reaction() {
         world.run_ms(20);
         answer(&mut world, said);
         let (_, plan) = reactions(&world)[0];
-        assert!(expected(&plan), "{said:?}: {plan:?}");
+        let found = match plan {
+            Plan::Migrate { node: NodeIndex(0), .. } => Migration,
+            Plan::Stop { reason: StopReason::Policy { model: FaultModel::Process } } => Stop,
+            Plan::Restart { .. } => Restart,
+            other => panic!("{said:?}: {other:?}"),
+        };
+        assert_eq!(found, expected, "{said:?}");
     }
 }
 
@@ -170,4 +176,48 @@ fn a_detector_sees_what_is_no_fault() {
         "{:?}",
         world.asked
     );
+}
+
+#[test]
+fn faults_that_waited_behind_one_without_a_reaction_are_judged() {
+    let mut settings = config();
+    settings.fault.policy.change("network=restart").expect("a change");
+    let mut world = World::new(4, 2, 16, settings);
+    world.component(Input::Loaded(Loaded { detector: true, recovery: false }));
+    world.run_ms(100);
+    let report = FaultReport::RankSilent { rank: Rank(3), by: Some(Rank(0)), silent_ms: 1000 };
+    world.say(Rank(0), Message::Fault { report });
+    world.run_ms(60_000);
+    let asked = |world: &World| match question(world).1 {
+        Question::Report { report, .. } => report,
+        Question::Reaction { .. } => panic!("no recovery protocol is loaded"),
+    };
+    assert!(matches!(asked(&world), FaultReport::NodeCutOff { node: NodeIndex(1), .. }));
+    world.end(1, KILLED);
+    world.run_ms(20);
+    let mut policy = world.job.policy().clone();
+    policy.change("network=wait").expect("a change");
+    world.component(Input::SetPolicy(policy));
+    answer(&mut world, Answer::BuiltIn);
+    assert_eq!(asked(&world), FaultReport::RankDied { rank: Rank(1), status: KILLED });
+    assert!(reactions(&world).is_empty());
+    answer(&mut world, Answer::BuiltIn);
+    assert!(matches!(reactions(&world)[..], [(_, Plan::Restart { .. })]));
+}
+
+#[test]
+fn an_answer_is_not_waited_for_when_too_much_waits_for_it() {
+    let mut world = running(true, true);
+    world.end(1, KILLED);
+    world.run_ms(20);
+    for _ in 0..HELD_FAULTS_MAX {
+        assert!(reactions(&world).is_empty());
+        world.say(
+            Rank(0),
+            Message::Fault { report: FaultReport::RankNotStarted { rank: Rank(2), errno: 12 } },
+        );
+        world.run_ms(1);
+    }
+    world.run_ms(20);
+    assert!(matches!(reactions(&world)[0], (Fault { model: FaultModel::Process, .. }, Plan::Restart { .. })));
 }
