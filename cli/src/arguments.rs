@@ -253,6 +253,9 @@ pub(crate) enum OwnCommand {
         #[command(subcommand)]
         probe: crate::commands::doctor::probe::Probe,
     },
+    /// Call a component, for the launcher at the other end of standard input
+    #[command(name = "__component")]
+    Component,
     /// Continue a job whose launcher is lost, for the keeper that knew it
     #[command(name = "__successor")]
     Successor,

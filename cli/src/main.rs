@@ -54,6 +54,13 @@ fn serve(command: OwnCommand) -> ExitCode {
                 ExitCode::FAILURE
             }
         }
+        OwnCommand::Component => {
+            if launcher::components::serve_component() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
         OwnCommand::Successor => end(background::succeed()),
         OwnCommand::First => launcher::spawn::namespace::be_first(),
         OwnCommand::Probe { probe } => end(commands::doctor::probe::answer(&probe)),

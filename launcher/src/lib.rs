@@ -10,9 +10,11 @@
 //! ```
 //!
 //! Each of the two is one thread with one loop (`coordinator`, `keeper`): everything that happens is an event of `epoll`, and every event goes
-//! through the machines, which alone decide. A guard process (`guard`) cleans up on a node if its keeper is killed.
+//! through the machines, which alone decide. A guard process (`guard`) cleans up on a node if its keeper is killed. Detectors and recovery protocols of
+//! others run in processes of their own (`components`).
 
 mod addresses;
+pub mod components;
 mod coordinator;
 pub mod error;
 mod events;

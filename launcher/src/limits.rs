@@ -183,3 +183,22 @@ pub(crate) const RAIL_MAX: Duration = Duration::from_secs(10);
 
 /// Requests about a node's directory that wait for the lock of the node: one survey at a time, and what belongs to it.
 pub(crate) const EARLY_REQUESTS_MAX: usize = 16;
+
+/// Longest wait for a component to be loaded and to begin, and for each of its other answers: a recovery waits for it. A component that computes needs no time;
+/// one that reads files of a slow file server may.
+pub(crate) const COMPONENT_START_MAX: Duration = Duration::from_secs(10);
+pub(crate) const COMPONENT_ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// Questions to a component that are open, before news for which nobody waits are left out.
+pub(crate) const COMPONENT_QUESTIONS_MAX: usize = 256;
+
+/// Bytes of a component's answer: a name or a reason, and numbers.
+pub(crate) const COMPONENT_ANSWER_BYTES_MAX: usize = 4096;
+
+/// Shortest and longest time between two polls of a detector.
+pub(crate) const COMPONENT_PERIOD_MIN: Duration = Duration::from_millis(100);
+pub(crate) const COMPONENT_PERIOD_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest wait for the process of a component to end by itself, and time between two looks whether it has.
+pub(crate) const COMPONENT_END_MAX: Duration = Duration::from_secs(1);
+pub(crate) const COMPONENT_LOOK_EVERY: Duration = Duration::from_millis(5);

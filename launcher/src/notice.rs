@@ -50,6 +50,14 @@ pub enum Notice<'a> {
     Repair {
         words: &'a str,
     },
+    /// Something that a component has said or done.
+    Component {
+        words: &'a str,
+    },
+    /// A component does not answer any more, and the built-in part takes over.
+    ComponentFailed {
+        words: &'a str,
+    },
     /// A record could not be written, or the store not be read.
     Store {
         what: &'a str,

@@ -394,7 +394,8 @@ impl Observer for Progress {
             Notice::Lost { generation, why } => {
                 self.warn(&format!("generation {generation} is passed over: {why}"));
             }
-            Notice::Repair { words } => self.say(at, words),
+            Notice::Repair { words } | Notice::Component { words } => self.say(at, words),
+            Notice::ComponentFailed { words } => self.warn(words),
             Notice::Suspicion { event, host, timeout } => self.suspicion(at, event, host, *timeout),
             Notice::NotRunningYet { status, why } => self.not_running_yet(at, status, *why),
             Notice::InputFull { held } => self.warn(&format!(

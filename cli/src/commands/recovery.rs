@@ -2,10 +2,12 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ckpt_glue::recovery::{FaultModel, Policy};
 use ckpt_glue::write_duration;
 use clap::{Args, Subcommand};
+use launcher::components::{self, ComponentKind};
 use launcher::registry;
 use launcher::requests::{Answer, Request, ask};
 
@@ -36,7 +38,12 @@ A silent network moves a node only if the job has at least three, and one of the
 Only `migration` can fail, for want of a host: `migration, restart` and `migration, stop` name what follows then. \
 A rank that ends by itself is no fault of the machine: see --on-exit. With --on-fault abort every fault ends the job.
 
-`stillwire tune JOB --on MODEL=PROTOCOL` changes the reactions of a running job.";
+`stillwire tune JOB --on MODEL=PROTOCOL` changes the reactions of a running job.
+
+Dynamic libraries can replace built-in parts: FILE names them under [components], with paths from its own folder, and `stillwire_component.h` describes their functions. \
+`detector` names the model of faults and suspects nodes; `recovery` chooses the protocol for a fault, and the host that takes the place of a node. `detector-argument` and \
+`recovery-argument` are passed to them. Each runs in a process of its own on the launcher's host. If it crashes, does not answer within 3 s, or answers nonsense, the launcher reports it, \
+and the built-in part takes over for the rest of the run. `run`, `restart` and `recovery check` load the components of FILE, and refuse one that is built for another version.";
 
 /// The text of `suspect --help`.
 pub(crate) const SUSPECT_LONG_ABOUT: &str = "\
@@ -67,6 +74,13 @@ process = "restart"
 repeated = "migration, restart"
 transient = "restart"
 permanent = "migration, restart"
+
+# Dynamic libraries in the place of built-in parts; paths from this file's folder.
+# [components]
+# detector = "libdetector.so"
+# detector-argument = ""
+# recovery = "librecovery.so"
+# recovery-argument = ""
 "#;
 
 #[derive(Debug, Subcommand)]
@@ -95,17 +109,42 @@ pub(crate) struct SuspectArguments {
 /// # Errors
 /// With the line, the expected value and the found one.
 pub(crate) fn policy_file(path: &str) -> Result<Policy, String> {
-    read(Path::new(path))
+    read(Path::new(path)).map(|(policy, _)| policy)
 }
 
-fn read(path: &Path) -> Result<Policy, String> {
+/// The policy of a file, and a line about each component, which has been loaded once.
+fn read(path: &Path) -> Result<(Policy, Vec<String>), String> {
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let mut text = String::new();
     file.take(POLICY_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > POLICY_BYTES_MAX {
         return Err(format!("it is longer than {POLICY_BYTES_MAX} bytes: no file of reactions is"));
     }
-    parse(&text)
+    let mut policy = parse(&text)?;
+    let named = [&mut policy.components.detector, &mut policy.components.recovery];
+    for library in named.into_iter().flatten() {
+        // The job keeps it, and is restarted from another folder.
+        let path = path.parent().unwrap_or(Path::new("")).join(&*library);
+        let absolute = std::path::absolute(&path).map_err(|error| format!("{library}: {error}"))?;
+        *library =
+            absolute.to_str().ok_or_else(|| format!("{}: its path is not UTF-8", path.display()))?.to_owned();
+    }
+    let kinds = ComponentKind::ALL.into_iter();
+    let named = kinds.filter_map(|kind| kind.of(&policy.components).map(|named| (kind, named)));
+    let lines = named.map(|(kind, (library, argument))| described(kind, library, argument));
+    let lines = lines.collect::<Result<Vec<String>, String>>()?;
+    Ok((policy, lines))
+}
+
+/// Loads a component, and ends it.
+fn described(kind: ComponentKind, library: &str, argument: &str) -> Result<String, String> {
+    let description = components::check(kind, library, argument)
+        .map_err(|failure| format!("{kind} {library}: {failure}"))?;
+    let polled = match description.period_ms {
+        0 => String::new(),
+        period => format!(", asked every {}", write_duration(Duration::from_millis(period.into()))),
+    };
+    Ok(format!("{kind} `{}` ({library}){polled}", description.name))
 }
 
 fn parse(text: &str) -> Result<Policy, String> {
@@ -115,7 +154,7 @@ fn parse(text: &str) -> Result<Policy, String> {
 }
 
 pub(crate) fn recovery(command: &RecoveryCommand, json: bool) -> Result<Exit, CliError> {
-    let policy = match command {
+    let (policy, components) = match command {
         RecoveryCommand::Check { file } => {
             let wrong = |reason| CliError::Policy { path: file.clone(), reason };
             read(file).map_err(wrong)?
@@ -124,12 +163,15 @@ pub(crate) fn recovery(command: &RecoveryCommand, json: bool) -> Result<Exit, Cl
             say!("{}", DEFAULTS.trim_end())?;
             return Ok(Exit::Success);
         }
-        RecoveryCommand::Defaults => Policy::default(),
+        RecoveryCommand::Defaults => (Policy::default(), Vec::new()),
     };
     if json {
         print_json(&policy)?;
     } else {
         print_table(&policy)?;
+        for line in components {
+            say!("{line}")?;
+        }
     }
     Ok(Exit::Success)
 }

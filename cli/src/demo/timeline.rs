@@ -299,6 +299,8 @@ impl Observer for Timeline {
             | Notice::Resumed
             | Notice::InputFailed { .. }
             | Notice::Repair { .. }
+            | Notice::Component { .. }
+            | Notice::ComponentFailed { .. }
             | Notice::Mpi(_)
             | Notice::Over => {}
         }

@@ -55,7 +55,7 @@ fn command_lines() {
 fn what_is_no_command_for_people_is_not_proposed_to_them() {
     for misspelt in ["frob", "demoo", "guard", "__frob", "probe"] {
         let done = refused(&[misspelt], &["unrecognized subcommand"]);
-        for own in ["__guard", "__probe", "__demo-rank"] {
+        for own in ["__guard", "__probe", "__component", "__demo-rank"] {
             assert!(!done.stderr.contains(own), "{done:?}");
         }
     }

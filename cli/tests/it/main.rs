@@ -5,6 +5,7 @@ mod by_default;
 mod changed_files;
 #[path = "../../../tests/compiled.rs"]
 mod compiled;
+mod components;
 mod copied_hosts;
 mod copies;
 mod damage;

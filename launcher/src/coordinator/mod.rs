@@ -1,6 +1,7 @@
 //! The coordinator's shell: everything that happens to a job passes through here, one at a time.
 
 mod client_requests;
+mod components;
 mod first_keepers;
 mod generation_copies;
 mod input;
@@ -44,6 +45,7 @@ use nix::sys::signalfd::SignalFd;
 use store::JobFile;
 use transport::{Epoch, Rank};
 
+use super::components::ComponentKind;
 use super::events::{Events, epoll_timeout};
 use super::flush::Flusher;
 use super::limits::{EVENTS_PER_ROUND, NEWS_EVERY, ROOM_EVERY};
@@ -55,6 +57,7 @@ use super::storage::{self, StoreWorker, Task};
 use super::wire::{Sealed, ToKeeper};
 use super::{Outcome, Plan, Saves, Verdict, take_signals};
 use crate::error::LauncherError;
+use components::Components;
 use first_keepers::FirstKeepers;
 use generation_copies::Copying;
 use input::Input;
@@ -92,6 +95,7 @@ enum Source {
     Copies,
     /// Standard input.
     Input,
+    Component(ComponentKind),
 }
 
 struct Shell<'a> {
@@ -106,6 +110,7 @@ struct Shell<'a> {
     first_keepers: FirstKeepers,
     /// Hosts in the place of lost ones.
     spares: Spares,
+    components: Components,
     processes: BTreeMap<Rank, Process>,
     /// The keepers' reports of each rank.
     ranks: BTreeMap<Rank, (RankPhase, Epoch)>,
@@ -221,6 +226,7 @@ impl<'a> Shell<'a> {
             keepers,
             first_keepers: FirstKeepers::new(plan, started),
             spares: Spares::new(plan),
+            components: Components::default(),
             processes: BTreeMap::new(),
             ranks: BTreeMap::new(),
             spawned: Spawned::default(),
@@ -249,6 +255,7 @@ impl<'a> Shell<'a> {
             news: None,
         };
         shell.watch_fixed()?;
+        shell.start_components();
         for node in shell.keepers.nodes() {
             shell.start_keeper(node)?;
         }
@@ -306,6 +313,7 @@ impl<'a> Shell<'a> {
             self.nodes_due(now);
             self.pmi_timeouts();
             let now = Instant::now();
+            self.components_due(now);
             if self.observer.due().is_some_and(|due| due <= now) {
                 self.observer.act(now);
             }
@@ -408,6 +416,7 @@ impl<'a> Shell<'a> {
             self.parts_due(),
             self.rail_changes.due(),
             self.unfinished.due(),
+            self.components.due(),
         ];
         let others = others.into_iter().flatten().map(|due| due.saturating_duration_since(Instant::now()));
         epoll_timeout(machines.chain(others).min())
@@ -450,8 +459,6 @@ impl<'a> Shell<'a> {
             job::Output::Send { to: Party::Keeper(node), control } => self.feed_keeper(node, &control),
             // People's commands are answered from the job's status and events, without control messages.
             job::Output::Send { .. } => {}
-            // No component is loaded.
-            job::Output::Ask { .. } => {}
             job::Output::FenceStore { counter, refuse_below } => {
                 self.commit_all();
                 self.feed_nodes(NodesInput::LifeOver);
@@ -462,6 +469,7 @@ impl<'a> Shell<'a> {
             job::Output::Reconnect { node } => self.reconnect(node),
             job::Output::Replace { node, answers } => self.replace(node, answers),
             job::Output::Await { node } => self.await_host(node),
+            job::Output::Ask { number, question } => self.ask(number, question),
             job::Output::WriteDecision(decision) => self.store.ask(Task::Decide(decision)),
             job::Output::WriteCommit { generation, images } => self.begin_protection(generation, images),
             job::Output::Collect { keep } => {
@@ -515,6 +523,7 @@ impl<'a> Shell<'a> {
             Some(Source::Store) => self.on_store(),
             Some(Source::Copies) => self.on_copies(),
             Some(Source::Input) => self.on_input(),
+            Some(Source::Component(kind)) => self.on_component(kind),
             Some(Source::Requests(client)) => self.on_request(token, client),
             Some(Source::Keeper(node)) => self.on_keeper(token, node, flags),
         }

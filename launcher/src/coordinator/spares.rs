@@ -16,6 +16,7 @@ use super::super::storage::Task;
 use super::super::text;
 use super::super::{HostLoss, Node, Plan, Purpose, Verdict, former_host, setting, write_places};
 use super::Shell;
+use super::components::preferred_at;
 
 /// Hosts that may take the place of others.
 #[derive(Debug)]
@@ -163,6 +164,16 @@ impl Shell<'_> {
                 ));
             }
         };
+        self.may_suspect(node, Confidence::Person)?;
+        self.feed_job(job::Input::Suspect { node });
+        Ok(node)
+    }
+
+    /// Whether a suspicion of a node helps the job.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub(super) fn may_suspect(&self, node: NodeIndex, by: Confidence) -> Result<(), String> {
         let JobStatus { phase, committed, .. } = self.job.status();
         if phase != JobPhase::Running {
             return Err(
@@ -177,20 +188,16 @@ impl Shell<'_> {
         if self.spares.free.is_empty() && !self.has_other_host(node) {
             return Err(keeps(self.no_place()));
         }
-        match self.job.plan_for_suspect(self.now(), node, Confidence::Person) {
-            Some(recovery::Plan::Migrate { .. }) => {}
+        match self.job.plan_for_suspect(self.now(), node, by) {
+            Some(recovery::Plan::Migrate { .. }) => Ok(()),
             Some(recovery::Plan::Stop { reason }) => {
-                return Err(keeps(&format!("the job would end: {}", text::stop_reason(reason))));
+                Err(keeps(&format!("the job would end: {}", text::stop_reason(reason))))
             }
             _ => {
                 let order = &self.job.policy().on.permanent;
-                return Err(keeps(&format!(
-                    "the reaction to permanent faults is {order} (`stillwire tune --on`)"
-                )));
+                Err(keeps(&format!("the reaction to permanent faults is {order} (`stillwire tune --on`)")))
             }
         }
-        self.feed_job(job::Input::Suspect { node });
-        Ok(node)
     }
 
     /// A lost host, as people read it.
@@ -239,10 +246,23 @@ impl Shell<'_> {
     }
 
     fn next_place(&mut self, node: NodeIndex) -> Option<Node> {
-        if let Some(spare) = self.spares.free.pop_front() {
-            return Some(spare);
+        let preferred = self.components.preferred(node);
+        if let Some(other) = self.other_hosts(node).into_iter().find(|place| preferred == Some(&place.name()))
+        {
+            return Some(other);
         }
-        self.least_used_host(node)
+        let at = preferred_at(preferred, self.spares.free.iter());
+        self.spares.free.remove(at).or_else(|| self.least_used_host(node))
+    }
+
+    /// The hosts that can take the place of a node, with the ranks that they have.
+    pub(super) fn candidates(&self, node: NodeIndex) -> Vec<(String, u32)> {
+        if self.may_move(node).is_err() {
+            return Vec::new();
+        }
+        let spares = self.spares.free.iter().map(|spare| (spare.name(), 0));
+        let others = self.other_hosts(node).into_iter().map(|place| (place.name(), self.ranks_on(&place)));
+        spares.chain(others).collect()
     }
 
     fn has_other_host(&self, node: NodeIndex) -> bool {
@@ -251,20 +271,29 @@ impl Shell<'_> {
 
     /// The host of the job with the fewest ranks, besides that of the node.
     fn least_used_host(&self, node: NodeIndex) -> Option<Node> {
+        self.other_hosts(node).into_iter().min_by_key(|place| self.ranks_on(place))
+    }
+
+    fn ranks_on(&self, place: &Node) -> u32 {
+        let here = self.keepers.nodes().into_iter().map(|node| self.keepers.place(node));
+        here.filter(|other| other.host == place.host).map(|other| other.ranks).sum()
+    }
+
+    /// The hosts of the job that may take over ranks of a node, each once.
+    fn other_hosts(&self, node: NodeIndex) -> Vec<Node> {
+        let mut hosts: Vec<Node> = Vec::new();
         if self.plan.on_host_loss != HostLoss::Spread {
-            return None;
+            return hosts;
         }
-        let ranks_on = |place: &Node| {
-            let here = self.keepers.nodes().into_iter().map(|node| self.keepers.place(node));
-            here.filter(|other| other.host == place.host).map(|other| other.ranks).sum::<u32>()
-        };
         let others =
             self.keepers.nodes().into_iter().filter(|other| *other != node && self.keepers.is_ready(*other));
-        let others = others.map(|other| self.keepers.place(other));
-        others
-            .filter(|place| place.host != self.keepers.place(node).host)
-            .min_by_key(|place| ranks_on(place))
-            .cloned()
+        for place in others.map(|other| self.keepers.place(other)) {
+            let is_here = place.host == self.keepers.place(node).host;
+            if !is_here && !hosts.iter().any(|host| host.host == place.host) {
+                hosts.push(place.clone());
+            }
+        }
+        hosts
     }
 
     fn move_node(&mut self, node: NodeIndex, from: &Node, to: Node, answers: bool) {
@@ -356,6 +385,7 @@ impl Shell<'_> {
         self.spares.former.clear();
         self.spares.reported.clear();
         self.spares.left.clear();
+        self.components.settle();
         self.report_other_hosts();
         self.keepers.settle();
     }
