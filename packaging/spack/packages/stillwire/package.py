@@ -26,9 +26,10 @@ class Stillwire(Package):
         cargo = which("cargo", required=True)
         features = [] if spec.satisfies("+s3") else ["--no-default-features"]
         cargo("build", "--release", "--locked", "--package", "stillwire", "--package", "stillwire-provider", *features)
-        mkdirp(prefix.bin, prefix.lib)
+        mkdirp(prefix.bin, prefix.lib, prefix.include)
         install("target/release/stillwire", prefix.bin)
         install("target/release/libstillwire_fi.so", prefix.lib)
+        install("include/stillwire_component.h", prefix.include)
         Executable(prefix.bin.stillwire)("install-completions", "--prefix", prefix)
 
     @run_after("install")
