@@ -255,14 +255,15 @@ impl Shell<'_> {
         self.spares.free.remove(at).or_else(|| self.least_used_host(node))
     }
 
-    /// The hosts that can take the place of a node, with the ranks that they have.
+    /// The hosts that can take the place of a node, in the order in which they do, with the ranks that they have.
     pub(super) fn candidates(&self, node: NodeIndex) -> Vec<(String, u32)> {
         if self.may_move(node).is_err() {
             return Vec::new();
         }
+        let mut others = self.other_hosts(node);
+        others.sort_by_key(|place| self.ranks_on(place));
         let spares = self.spares.free.iter().map(|spare| (spare.name(), 0));
-        let others = self.other_hosts(node).into_iter().map(|place| (place.name(), self.ranks_on(&place)));
-        spares.chain(others).collect()
+        spares.chain(others.iter().map(|place| (place.name(), self.ranks_on(place)))).collect()
     }
 
     fn has_other_host(&self, node: NodeIndex) -> bool {
