@@ -70,6 +70,11 @@ pub enum CheckpointInput {
     },
     /// All ranks have finished their work: nothing more is worth saving.
     Finishing,
+    /// The life goes on without this rank (R37). There is no image of it, so there are no further generations.
+    RankLost {
+        /// The rank.
+        rank: Rank,
+    },
 }
 
 /// Why a checkpoint failed.
@@ -94,6 +99,11 @@ pub enum AbandonReason {
         /// Linux error number.
         errno: u32,
     },
+    /// The life goes on without this rank.
+    RankLost {
+        /// The rank.
+        rank: Rank,
+    },
     /// The job is ending.
     Finishing,
     /// A fault has ended the life.
@@ -107,6 +117,11 @@ pub enum RefuseReason {
     NotRunning,
     /// All ranks have finished.
     Finishing,
+    /// The life goes on without this rank.
+    RankLost {
+        /// The rank.
+        rank: Rank,
+    },
     /// Not all ranks reported how many points they have passed.
     NoAnswer,
     /// No epoch number is left in this life.

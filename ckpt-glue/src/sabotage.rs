@@ -48,6 +48,8 @@ pub enum Rule {
     PlaceTooEarly,
     /// R36 out: another host takes the place of a node that answers before its ranks have ended.
     MovedWhileRunning,
+    /// R37 out: no rank learns that the job goes on without another one.
+    LossUntold,
     /// R34 out: half of the nodes are enough for every launcher.
     SeatByHalf,
     /// R34 out: a life begins although too few directories know its seat.
@@ -58,7 +60,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them, for a loop over the switches.
-    pub const ALL: [Rule; 23] = [
+    pub const ALL: [Rule; 24] = [
         Rule::EpochReuse,
         Rule::CutRefused,
         Rule::LifeReuse,
@@ -82,6 +84,7 @@ impl Rule {
         Rule::SeatUnknown,
         Rule::SeatStale,
         Rule::MovedWhileRunning,
+        Rule::LossUntold,
     ];
 
     /// The name in reports.
@@ -111,6 +114,7 @@ impl Rule {
             Rule::SeatUnknown => "34-seat-unknown",
             Rule::SeatStale => "34-seat-stale",
             Rule::MovedWhileRunning => "36-moved-while-running",
+            Rule::LossUntold => "37-loss-untold",
         }
     }
 }

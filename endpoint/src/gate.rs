@@ -1,7 +1,7 @@
 //! The gate: the one lock through which everything reaches the port.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, TryLockError};
 
@@ -12,7 +12,7 @@ use transport::config::{LINKS_MAX, RAILS_MAX};
 use transport::matching::{Envelope, MatchError, MessageKey, Pattern};
 use transport::port::{FinalCounters, Stopped};
 use transport::{
-    Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, RawAddress, Receive, Restart, SendError,
+    Event, FrozenPort, LinkIndex, OpId, Outgoing, Port, PortId, Rank, RawAddress, Receive, Restart, SendError,
 };
 
 use crate::buffers::{BufferTable, ReceiveBuffer, SendBuffer};
@@ -46,6 +46,9 @@ impl Default for EndpointConfig {
 /// Looks at the rails in one poll, so that a frame that comes is found earlier: a look is a few loads, and most of a poll in vain is the gate around it.
 const LOOKS_PER_POLL: u32 = 4;
 
+/// Rounds of progress in which frames of a lost rank are taken, at most: others may go on sending.
+const LAST_ROUNDS_MAX: usize = 256;
+
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
     pub(crate) clock: Clock,
@@ -56,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) sleepers: AtomicU64,
     /// Threads that wait for the gate.
     knocking: AtomicU64,
+    /// R37: links to ports of these ranks are broken, also those that are made later. Taken under the gate.
+    lost: Mutex<BTreeSet<Rank>>,
     pub(crate) closed: AtomicBool,
     pub(crate) waker: Waker,
     pub(crate) attendant: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -70,6 +75,10 @@ impl Shared {
         let inner = self.wait_for_lock();
         self.knocking.fetch_sub(1, Ordering::Relaxed);
         inner
+    }
+
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<Rank>> {
+        self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Whether a thread waits for the gate: a long-running holder then releases it.
@@ -222,6 +231,7 @@ impl Endpoint {
             rounds: AtomicU64::new(0),
             sleepers: AtomicU64::new(0),
             knocking: AtomicU64::new(0),
+            lost: Mutex::new(BTreeSet::new()),
             closed: AtomicBool::new(false),
             waker,
             attendant: OnceLock::new(),
@@ -258,6 +268,13 @@ impl Endpoint {
             return Err(EndpointError::Links);
         }
         let link = inner.port.connect(peer);
+        if self.shared.lost().contains(&peer.rank()) {
+            self.shared.notifying(&mut inner, |inner| {
+                inner.port.lose_peer(peer);
+                inner.collect();
+            });
+            return Ok(link);
+        }
         let rails = inner.rails.len();
         let (mut met, mut used) = ([false; RAILS_MAX], vec![false; addresses.len()]);
         let mut try_to_meet = |i: usize, j: usize| {
@@ -277,6 +294,24 @@ impl Endpoint {
         } else {
             Err(EndpointError::Unreachable { given: addresses.len(), rails: inner.rails.len() })
         }
+    }
+
+    /// R37: the process of `rank` has ended, and none takes its place in this life. Frames of it that have come are taken
+    /// first. Operations to it and from it alone end with [`Completion::SendFailed`] and [`Completion::ReceiveFailed`],
+    /// behind a [`Event::PeerLost`] for each link.
+    pub fn lose_rank(&self, rank: Rank) {
+        let mut inner = self.shared.lock();
+        let rounds = (0..LAST_ROUNDS_MAX).take_while(|_| self.shared.progress(&mut inner)).count();
+        tracing::debug!(%rank, rounds, "a rank is lost");
+        self.shared.lost().insert(rank);
+        let links = (0..inner.port.links()).filter_map(|index| u32::try_from(index).ok());
+        let peers: Vec<PortId> = links.filter_map(|index| inner.port.peer(LinkIndex(index))).collect();
+        self.shared.notifying(&mut inner, |inner| {
+            for peer in peers.into_iter().filter(|peer| peer.rank() == rank) {
+                inner.port.lose_peer(peer);
+            }
+            inner.collect();
+        });
     }
 
     /// Bytes up to which payload is copied.

@@ -91,8 +91,8 @@ pub enum Completion {
         /// Its payload, if it had been handed over.
         buffer: Option<Vec<u8>>,
     },
-    /// The link of a message is broken ([`Event::Inconsistent`], which has been reported): how much of it the
-    /// peer has is unknown.
+    /// The link of a message is broken ([`Event::Inconsistent`] or [`Event::PeerLost`], which has been reported): how
+    /// much of it the peer has is unknown.
     SendFailed {
         /// The send.
         op: OpId,

@@ -12,7 +12,7 @@ use crate::communicator::Communicator;
 use crate::error::ExampleError;
 use crate::is::{self, Class, IsConfig};
 use crate::limits::{IS_ITERATIONS_MAX, THREAD_RANKS_MAX};
-use crate::{ring, threads};
+use crate::{ring, tasks, threads};
 use ::session::Session;
 
 /// A verification failed: the program ran, and its result is wrong.
@@ -33,6 +33,8 @@ enum Program {
     Burst(BurstArguments),
     /// Tokens that go round: the smallest program that survives a restart
     Ring(RingArguments),
+    /// Tasks that one rank hands out: a program that goes on without ranks that are gone
+    Tasks(TasksArguments),
 }
 
 #[derive(Debug, Args)]
@@ -84,6 +86,18 @@ struct RingArguments {
     common: Common,
 }
 
+#[derive(Debug, Args)]
+struct TasksArguments {
+    /// Tasks
+    #[arg(long, default_value_t = 100)]
+    tasks: u64,
+    /// Milliseconds that each takes
+    #[arg(long, default_value_t = 10)]
+    task_ms: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
 /// Runs the program that the arguments name; the first argument is the command's own name, as the system gives it.
 /// Options alone mean the integer sort.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -122,6 +136,7 @@ impl Program {
             Program::Is(arguments) => &arguments.common,
             Program::Burst(arguments) => &arguments.common,
             Program::Ring(arguments) => &arguments.common,
+            Program::Tasks(arguments) => &arguments.common,
         }
     }
 
@@ -148,7 +163,11 @@ impl Program {
     fn run_launched(&self) -> Result<bool, ExampleError> {
         let failed = |error: ::session::SessionError| ExampleError::Communication(error.into());
         let mut session = Session::open().map_err(failed)?;
-        let verified = session.had_finished() || self.run(&mut session)?;
+        let verified = session.had_finished()
+            || match self {
+                Program::Tasks(arguments) => arguments.run(&mut session)?,
+                program => program.run(&mut session)?,
+            };
         session.finalize().map_err(failed)?;
         Ok(verified)
     }
@@ -183,7 +202,18 @@ impl Program {
                 print(world, json, &ring::RingReport { value, steps: arguments.steps, verified: true })?;
                 Ok(true)
             }
+            Program::Tasks(_) => Err(ExampleError::NotLaunched),
         }
+    }
+}
+
+impl TasksArguments {
+    /// As one rank of a job: only its session reports ranks that are gone.
+    fn run(&self, session: &mut Session) -> Result<bool, ExampleError> {
+        let report = tasks::run(session, self.tasks, Duration::from_millis(self.task_ms))?;
+        let Some(report) = report else { return Ok(true) };
+        print(session, self.common.json, &report)?;
+        Ok(report.verified)
     }
 }
 

@@ -14,6 +14,19 @@ pub enum ExampleError {
         ranks_max: u32,
     },
 
+    /// The program needs the ranks of a real job.
+    #[error("this program needs a launcher: start it with `stillwire run -n N -- stillwire example tasks`")]
+    NotLaunched,
+
+    /// All ranks that could do the rest are gone.
+    #[error("{done} of {tasks} tasks are done, and no rank is left that could do another; start it with more ranks")]
+    NobodyLeft {
+        /// Tasks that were done.
+        done: u64,
+        /// All of them.
+        tasks: u64,
+    },
+
     /// A number outside of a program's range.
     #[error("{name} is {found}: it must lie in {least}..={most}; {hint}")]
     OutOfRange {

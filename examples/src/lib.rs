@@ -2,7 +2,8 @@
 //!
 //! * [`is`]: the NAS integer sort, with the official partial and full verification;
 //! * [`burst`]: every rank sends bursts of asynchronous messages to every other rank, and each message is checked;
-//! * [`ring`]: the smallest program that survives a restart, to read first.
+//! * [`ring`]: the smallest program that survives a restart, to read first;
+//! * [`tasks`]: one that goes on without ranks that are gone, over [`::session`] itself.
 //!
 //! The programs know a [`Communicator`] only: ranks, messages, and points at which the program may be saved.
 //! The state that a program must keep is explicit ([`State`]), so a restarted one continues from its point,
@@ -19,6 +20,7 @@ pub mod is;
 pub mod limits;
 pub mod ring;
 pub mod session;
+pub mod tasks;
 pub mod threads;
 
 pub use command::main;

@@ -358,7 +358,7 @@ impl Requests {
                 }
             }
             Event::Checkpoint(CheckpointEvent::Refused { reason, .. }) => {
-                let reason = crate::text::refused(*reason).to_owned();
+                let reason = crate::text::refused(*reason);
                 self.answer(Awaited::Beginning, &Answer::Failed { reason });
             }
             Event::Checkpoint(CheckpointEvent::Committed { generation, took, images, .. }) => {

@@ -80,23 +80,30 @@ pub fn abandoned(reason: &AbandonReason) -> String {
         AbandonReason::CommitFailed { errno: number } => {
             format!("it could not be protected, or its record could not be written: {}", errno(*number))
         }
+        AbandonReason::RankLost { rank } => format!("the job goes on without rank {rank}"),
         AbandonReason::Finishing => "the program has finished".to_owned(),
         AbandonReason::LifeOver => "its life is over".to_owned(),
     }
 }
 
 /// Why a checkpoint was refused.
-pub fn refused(reason: RefuseReason) -> &'static str {
+pub fn refused(reason: RefuseReason) -> String {
     match reason {
         RefuseReason::NotRunning => {
             "not all ranks run: the job is starting, recovering or over, or its program opens no session; try again later"
         }
         RefuseReason::Finishing => "the program has finished: there is nothing left to save",
+        RefuseReason::RankLost { rank } => {
+            return format!(
+                "the job goes on without rank {rank}, of which there can be no image; a restart brings it back"
+            );
+        }
         RefuseReason::NoAnswer => "not all ranks reported their progress in time; try again later",
         RefuseReason::EpochsUsedUp => {
             "the job has used up its epoch numbers and cannot be saved any more; it continues, and starts anew with `stillwire run`"
         }
     }
+    .to_owned()
 }
 
 /// A time limit has ended a job. `failed`: why the last checkpoint has, in words of a rank; `any`: some generation is committed.
@@ -104,7 +111,7 @@ pub fn time_limit(limit: &str, unsaved: Option<&Unsaved>, failed: Option<&str>, 
     let why = match unsaved {
         None => return format!("the time limit of {limit} has come; the job is saved"),
         Some(Unsaved::Abandoned(reason)) => failed.map_or_else(|| abandoned(reason), str::to_owned),
-        Some(Unsaved::Refused(reason)) => refused(*reason).to_owned(),
+        Some(Unsaved::Refused(reason)) => refused(*reason),
         Some(Unsaved::TooLate) => "it was not durable in time".to_owned(),
         Some(Unsaved::NotRunning) => {
             "not all ranks ran: the job was starting or rolling back, or its program never connected"
@@ -146,6 +153,9 @@ pub fn stop_reason(reason: StopReason) -> String {
 /// What follows a fault.
 pub fn plan(plan: Plan) -> String {
     match plan {
+        Plan::Ignore { .. } => {
+            "the job goes on without it, and takes no more checkpoints (1 rank lost, 0 rolled back)".to_owned()
+        }
         Plan::Restart { after } => format!("rolling back{}", pause(after)),
         Plan::Migrate { node, after, .. } => {
             format!("rolling back{}, and another host is to take the place of node {node}", pause(after))

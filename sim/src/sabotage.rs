@@ -133,7 +133,8 @@ pub fn switches() -> Vec<Switch> {
             | ckpt_glue::Rule::SeatByHalf
             | ckpt_glue::Rule::SeatUnknown
             | ckpt_glue::Rule::SeatStale
-            | ckpt_glue::Rule::MovedWhileRunning => None,
+            | ckpt_glue::Rule::MovedWhileRunning
+            | ckpt_glue::Rule::LossUntold => None,
         };
         let switches = Switches {
             glue: ckpt_glue::Sabotage::out(rule),

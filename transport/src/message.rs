@@ -208,8 +208,8 @@ pub enum Event {
         /// Its context.
         context: u64,
     },
-    /// The link of a message is broken ([`Event::Inconsistent`]): how much of it the peer has is unknown, and
-    /// its payload may be reused.
+    /// The link of a message is broken ([`Event::Inconsistent`], [`Event::PeerLost`]): how much of it the peer has is
+    /// unknown, and its payload may be reused.
     SendFailed {
         /// The send.
         op: OpId,
@@ -297,6 +297,14 @@ pub enum Event {
         /// Number of the next frame that we would send.
         next: u64,
     },
+    /// The owner has said that the peer is gone for good ([`crate::Port::lose_peer`]). Operations that were under way
+    /// on the link end with [`Event::SendFailed`] and [`Event::ReceiveFailed`], which follow.
+    PeerLost {
+        /// The link.
+        link: LinkIndex,
+        /// Its peer.
+        peer: PortId,
+    },
     /// A rail lost every frame for a while and is passed over, except for trials.
     RailSuspect {
         /// The rail.
@@ -353,9 +361,9 @@ pub enum SendError {
         /// The link.
         link: LinkIndex,
     },
-    /// The ends of the link contradict each other (R10).
+    /// The ends of the link contradict each other (R10), or its peer is gone for good (R37).
     #[error(
-        "link {link:?} is broken: its ends contradict each other since a restart; start from another generation"
+        "link {link:?} is broken: its peer is lost, or its ends contradict each other since a restart; start from another generation"
     )]
     Broken {
         /// The link.

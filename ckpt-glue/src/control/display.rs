@@ -57,6 +57,7 @@ impl fmt::Display for Message {
             Message::Abandon { epoch } => write!(f, "abandon {epoch}"),
             Message::Committed { epoch } => write!(f, "committed {epoch}"),
             Message::Fault { report } => write!(f, "fault: {report}"),
+            Message::RankLost { rank, status } => write!(f, "rank-lost {rank}, {status}"),
             Message::Heartbeat { keepers, .. } => write!(f, "heartbeat of {keepers}"),
             Message::Probe { number } => write!(f, "probe {number}"),
             Message::ProbeAnswer { number, node } => write!(f, "answer of {node} to probe {number}"),

@@ -223,6 +223,13 @@ pub enum Message {
         /// Its name.
         report: FaultReport,
     },
+    /// C v R: a rank has ended, and the job goes on without it (R37).
+    RankLost {
+        /// The rank.
+        rank: Rank,
+        /// How it has ended.
+        status: ExitStatus,
+    },
     /// K ^ C: I am there, and so are these; how long may my ranks run?
     Heartbeat {
         /// Keepers that are there, in the sender's part of the tree.
@@ -428,6 +435,7 @@ wire_enum!(Message, "kind of message", {
     34 => Lease { asked_ns, left_ns },
     35 => Probe { number },
     36 => ProbeAnswer { number, node },
+    40 => RankLost { rank, status },
     48 => Closed { port, links, last },
     49 => ClosedQuery { port, peer },
     50 => ClosedAnswer { port, peer, link },

@@ -75,7 +75,8 @@ pub struct Coordinated {
     every: Option<Duration>,
     /// The interval is counted from then: the last checkpoint's beginning, or the life's. `None`: no life runs.
     counted_from: Option<Instant>,
-    finishing: bool,
+    /// Why no checkpoint is taken any more in this life.
+    over: Option<RefuseReason>,
     outputs: Queue<CheckpointOutput>,
 }
 
@@ -96,7 +97,7 @@ impl Coordinated {
             pending: None,
             every,
             counted_from: None,
-            finishing: false,
+            over: None,
             outputs: Queue::default(),
         }
     }
@@ -108,7 +109,7 @@ impl Coordinated {
     fn on_request(&mut self, now: Instant, source: Source) {
         let refused = match &self.state {
             State::Fenced => Some(RefuseReason::NotRunning),
-            _ if self.finishing => Some(RefuseReason::Finishing),
+            _ if self.over.is_some() => self.over,
             State::Idle if self.sent.0 >= EPOCH_MAX => Some(RefuseReason::EpochsUsedUp),
             State::Idle => None,
             // The cut comes after this request too: it serves both.
@@ -268,10 +269,27 @@ impl Coordinated {
         }
     }
 
+    /// Ends a checkpoint that is under way and can still be abandoned, and takes no further one in this life.
+    fn take_no_more(&mut self, now: Instant, reason: RefuseReason, abandoned: AbandonReason) {
+        self.over = Some(reason);
+        let pending = self.pending.take();
+        match self.state {
+            State::Asking { source, .. } => {
+                self.state = State::Idle;
+                self.event(CheckpointEvent::Refused { source, reason });
+            }
+            State::Cutting(_) => self.abandon(now, abandoned),
+            State::Fenced | State::Idle | State::Committing(_) => {}
+        }
+        if let Some(source) = pending {
+            self.event(CheckpointEvent::Refused { source, reason });
+        }
+    }
+
     /// When the interval asks for a checkpoint.
     fn timer(&self) -> Option<Instant> {
         let at = self.counted_from? + self.every?;
-        Some(at).filter(|_| !self.finishing)
+        Some(at).filter(|_| self.over.is_none())
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -294,7 +312,7 @@ impl CheckpointProtocol for Coordinated {
         self.sent = life.epoch;
         self.query = 0;
         self.pending = None;
-        self.finishing = false;
+        self.over = None;
         self.counted_from = Some(now);
     }
 
@@ -319,19 +337,10 @@ impl CheckpointProtocol for Coordinated {
                 }
             }
             CheckpointInput::Finishing => {
-                self.finishing = true;
-                let pending = self.pending.take();
-                match self.state {
-                    State::Asking { source, .. } => {
-                        self.state = State::Idle;
-                        self.event(CheckpointEvent::Refused { source, reason: RefuseReason::Finishing });
-                    }
-                    State::Cutting(_) => self.abandon(now, AbandonReason::Finishing),
-                    State::Fenced | State::Idle | State::Committing(_) => {}
-                }
-                if let Some(source) = pending {
-                    self.event(CheckpointEvent::Refused { source, reason: RefuseReason::Finishing });
-                }
+                self.take_no_more(now, RefuseReason::Finishing, AbandonReason::Finishing);
+            }
+            CheckpointInput::RankLost { rank } => {
+                self.take_no_more(now, RefuseReason::RankLost { rank }, AbandonReason::RankLost { rank });
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The books of a job's machine: counts and times of the current life.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use transport::{Instant, Rank};
@@ -20,6 +21,8 @@ pub(super) struct Counted {
     pub(super) connecting: bool,
     /// A rank has ended well, and never will.
     pub(super) left: Option<Rank>,
+    /// Ranks without which the life goes on (R37).
+    pub(super) lost: BTreeSet<Rank>,
 }
 
 /// The keepers as the coordinator knows them, in a job of several nodes.

@@ -48,6 +48,8 @@ pub struct Job {
     /// Some host may take a node's place.
     has_other_hosts: bool,
     questions: components::Questions,
+    /// The program can go back to something: a generation, or its beginning.
+    rolls_back: bool,
     here: BTreeSet<NodeIndex>,
     gather_until: Option<Instant>,
     /// Counter of the life to come, and whether it is the first: for keepers that come late.
@@ -108,6 +110,7 @@ impl Job {
             price: None,
             has_other_hosts: true,
             questions: components::Questions::default(),
+            rolls_back: true,
             here: BTreeSet::new(),
             gather_until: Some(now + settings.gather_max()),
             fence: (0, false),
@@ -252,7 +255,12 @@ impl Job {
         self.outputs.pop()
     }
 
-    /// From now on a fault ends the job, regardless of its configuration: its program cannot be rolled back.
+    /// The program cannot be rolled back: a fault ends the job, unless the job goes on without the rank.
+    pub fn never_rolls_back(&mut self) {
+        self.rolls_back = false;
+    }
+
+    /// From now on a fault ends the job, regardless of its configuration.
     pub fn end_on_fault(&mut self) {
         self.settings.config.fault.on_fault = OnFault::Abort;
     }

@@ -215,6 +215,19 @@ impl Keeper {
         }
     }
 
+    /// R37: the job goes on without a rank, which its keeper counts as ended. One that still runs is ended: the report of its end
+    /// brings this message again.
+    pub(super) fn on_rank_lost(&mut self, rank: Rank, status: ExitStatus) {
+        let Some(held) = self.holding() else { return };
+        let life = held.life();
+        let Some(kept) = held.ranks.get_mut(&rank) else { return };
+        if kept.alive {
+            self.outputs.push(Output::Kill { rank, life });
+        } else if let Some(phase) = kept.lose(status) {
+            self.count_ended(rank, phase, status);
+        }
+    }
+
     /// A rank that has ended counts wherever the others are waited for: it will not come.
     fn count_ended(&mut self, rank: Rank, phase: RankPhase, status: ExitStatus) {
         if self.holding().is_none() {

@@ -51,6 +51,8 @@ pub(crate) struct KeptRank {
     closed: BTreeMap<PortId, Vec<ClosedLink>>,
     /// A closed port of which parts are still coming.
     closing: Option<(PortId, Vec<ClosedLink>)>,
+    /// It waited for all others to finish when it ended as it should not have.
+    died_finalizing: bool,
 }
 
 impl KeptRank {
@@ -63,6 +65,7 @@ impl KeptRank {
             open_ports: Vec::new(),
             closed: BTreeMap::new(),
             closing: None,
+            died_finalizing: false,
         }
     }
 
@@ -107,6 +110,16 @@ impl KeptRank {
         self.open_ports.clear();
     }
 
+    /// R37: the job goes on without it. Returns the phase in which it is to be counted as ended; `None` if it has been.
+    pub(crate) fn lose(&mut self, status: ExitStatus) -> Option<RankPhase> {
+        if self.phase != RankPhase::Dead {
+            return None;
+        }
+        self.phase = RankPhase::Exited(status);
+        self.abandon_ports();
+        Some(if self.died_finalizing { RankPhase::Finalizing } else { RankPhase::Running })
+    }
+
     /// R12: the final counters of `port` towards `peer`.
     pub(crate) fn closed_link(&self, port: PortId, peer: PortId) -> Option<ClosedLink> {
         self.closed.get(&port)?.iter().find(|link| link.peer == peer).copied()
@@ -123,6 +136,7 @@ impl KeptRank {
     /// that did must have closed its ports, or waited for all others.
     pub(crate) fn end(&mut self, status: ExitStatus, released: bool) -> bool {
         self.alive = false;
+        self.died_finalizing = self.phase == RankPhase::Finalizing;
         let meant = match self.phase {
             RankPhase::Spawning => status.is_success(),
             RankPhase::Finalizing => released,

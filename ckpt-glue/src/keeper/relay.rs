@@ -140,6 +140,10 @@ impl Keeper {
                 }
                 self.broadcast(&message);
             }
+            Message::RankLost { rank, status } => {
+                self.broadcast(&message);
+                self.on_rank_lost(rank, status);
+            }
             Message::Addresses { .. } | Message::Start { .. } | Message::Committed { .. } => {
                 self.broadcast(&message);
             }

@@ -83,6 +83,11 @@ pub enum Input {
         /// The process.
         member: Member,
     },
+    /// A rank has ended, and the job goes on without it (R37): no barrier waits for it, and the others can ask for it.
+    Lost {
+        /// The rank.
+        rank: Rank,
+    },
 }
 
 /// An output of the server.

@@ -21,6 +21,9 @@ use crate::limits::{
 };
 use crate::queue::Queue;
 
+/// The key under which MPICH's own launcher has the ranks that have ended and without which a job goes on.
+const DEAD_PROCESSES: &str = "PMI_dead_processes";
+
 /// The server.
 #[derive(Debug)]
 pub struct Server {
@@ -86,6 +89,7 @@ impl Server {
                 self.on_gone(member);
                 self.build_if_reported(now);
             }
+            Input::Lost { rank } => self.on_lost(rank),
         }
     }
 
@@ -395,24 +399,51 @@ impl Server {
         let fresh = || Barrier { entered: BTreeSet::new(), since: now, report_at: now + first };
         let barrier = world.barrier.get_or_insert_with(fresh);
         barrier.entered.insert(member.rank);
-        if barrier.entered.len() == world.clients.len() {
-            world.barrier = None;
-            world.barriers_passed += 1;
-            for client in &mut world.clients {
-                client.barriers += 1;
-            }
-            for rank in world.ranks() {
-                self.answer(Member { rank, ..member }, barrier_out(), Effect::Met);
-            }
+        if world.is_barrier_full() {
+            self.release_barrier(member.world);
             return Ok(());
         }
         // An ended rank will not come.
         let waiting = world.waiting_besides(member.rank) + 1;
-        let gone = world.in_phase(Phase::Gone).0.into_iter().chain(world.in_phase(Phase::Finished).0).min();
+        let gone = world.in_phase(Phase::Gone).0.into_iter().filter(|rank| !world.lost.contains(rank));
+        let gone = gone.chain(world.in_phase(Phase::Finished).0).min();
         if let Some(rank) = gone {
             self.break_off(Member { rank, ..member }, Broken::Left { waiting });
         }
         Ok(())
+    }
+
+    fn release_barrier(&mut self, number: u32) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        world.barrier = None;
+        world.barriers_passed += 1;
+        for client in &mut world.clients {
+            client.barriers += 1;
+        }
+        let here: Vec<Rank> = world.ranks().filter(|rank| !world.lost.contains(rank)).collect();
+        for rank in here {
+            self.answer(Member { world: number, rank }, barrier_out(), Effect::Met);
+        }
+    }
+
+    /// R37: a rank of the job is gone, and the others go on.
+    fn on_lost(&mut self, rank: Rank) {
+        let Some(world) = self.worlds.get_mut(&0) else { return };
+        let Some(client) = world.client_mut(rank) else { return };
+        client.phase = Phase::Gone;
+        client.deaf = true;
+        client.lines = LineReader::default();
+        client.asks = Asks::Nothing;
+        if world.lost.contains(&rank) {
+            return;
+        }
+        world.lost.push(rank);
+        if let Some(barrier) = &mut world.barrier {
+            barrier.entered.remove(&rank);
+        }
+        if world.is_barrier_full() {
+            self.release_barrier(0);
+        }
     }
 
     fn on_finalize(&mut self, member: Member) -> Result<(), Broken> {
@@ -588,7 +619,8 @@ fn barrier_out() -> String {
 fn get(world: &World, command: &Command) -> Result<Reply, Broken> {
     let reply = Reply::new("get_result");
     let key = needed(command, "key")?;
-    Ok(match (other_space(world, command)?, world.store.get(key)) {
+    let dead = if key == DEAD_PROCESSES { world.dead_processes() } else { None };
+    Ok(match (other_space(world, command)?, dead.as_deref().or_else(|| world.store.get(key))) {
         (Some(refused), _) => reply.with("rc", -1).with("msg", refused).with("value", "unknown"),
         (None, Some(value)) => reply.with("rc", 0).with("msg", "success").with("value", value),
         (None, None) => reply.with("rc", -1).with("msg", "no_such_key").with("value", "unknown"),

@@ -13,7 +13,7 @@ use super::member::{Member, Ranks};
 use super::spawn::{Spawn, Spawning};
 use super::state::{Published, Request};
 use super::store::{NotKept, Store};
-use crate::limits::{PMI_SPAWNED_STORE_BYTES_MAX, PMI_STORE_BYTES_MAX};
+use crate::limits::{PMI_SPAWNED_STORE_BYTES_MAX, PMI_STORE_BYTES_MAX, PMI_VALUE_BYTES_MAX};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -90,6 +90,8 @@ pub(super) struct World {
     pub(super) store: Store,
     pub(super) barrier: Option<Barrier>,
     pub(super) barriers_passed: u64,
+    /// Ranks without which the job goes on (R37), in the order of their ends.
+    pub(super) lost: Vec<Rank>,
     /// `None` for the ranks of the job, of which the keeper knows.
     pub(super) origin: Option<Origin>,
     /// `None`: nobody waits yet, or all have begun, or those that have not were reported.
@@ -115,6 +117,7 @@ impl World {
             store: Store::new(PMI_STORE_BYTES_MAX),
             barrier: None,
             barriers_passed: 0,
+            lost: Vec::new(),
             origin: None,
             beginning: None,
         };
@@ -152,6 +155,25 @@ impl World {
     fn put_mapping(&mut self) -> Result<(), NotKept> {
         let mapping = format!("(vector,(0,{},1))", self.clients.len());
         self.store.put("PMI_process_mapping", &mapping)
+    }
+
+    /// The ranks without which the job goes on, as MPICH reads them from its own launcher: by their ends, with commas. As many as fit.
+    pub(super) fn dead_processes(&self) -> Option<String> {
+        let mut text = String::new();
+        for rank in &self.lost {
+            let next = format!("{}{rank}", if text.is_empty() { "" } else { "," });
+            if text.len() + next.len() >= PMI_VALUE_BYTES_MAX {
+                break;
+            }
+            text.push_str(&next);
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Whether everybody who can come has come to the barrier.
+    pub(super) fn is_barrier_full(&self) -> bool {
+        let Some(barrier) = &self.barrier else { return false };
+        self.ranks().all(|rank| barrier.entered.contains(&rank) || self.lost.contains(&rank))
     }
 
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {

@@ -66,7 +66,7 @@ impl Order {
         self.0.first().copied().unwrap_or(RecoveryProtocol::Stop)
     }
 
-    /// What follows a migration for which there is no host.
+    /// What follows a migration for which there is no host, or a rank that cannot be ignored.
     #[must_use]
     pub fn fallback(&self) -> Fallback {
         match self.0.get(1) {
@@ -111,9 +111,11 @@ impl FromStr for Order {
         let all: Vec<RecoveryProtocol> =
             text.split(',').map(|name| named(name.trim())).collect::<Result<_, _>>()?;
         match all[..] {
-            [_] | [RecoveryProtocol::Migration, RecoveryProtocol::Restart | RecoveryProtocol::Stop] => {
-                Ok(Order(all))
-            }
+            [_]
+            | [
+                RecoveryProtocol::Migration | RecoveryProtocol::Ignore,
+                RecoveryProtocol::Restart | RecoveryProtocol::Stop,
+            ] => Ok(Order(all)),
             _ => Err(PolicyError::Order { found: text.chars().take(80).collect() }),
         }
     }
@@ -261,11 +263,12 @@ impl Policy {
 
 /// The protocols that a model can have.
 pub(super) fn possible(model: FaultModel) -> &'static [RecoveryProtocol] {
-    use RecoveryProtocol::{Migration, Restart, Stop, Wait};
+    use RecoveryProtocol::{Ignore, Migration, Restart, Stop, Wait};
     match model {
         FaultModel::Network => &[Wait, Restart, Migration, Stop],
         // Processes of a silent node cannot run on.
         FaultModel::Transient => &[Restart, Migration],
+        FaultModel::Process | FaultModel::Repeated => &[Ignore, Restart, Migration, Stop],
         _ => &[Restart, Migration, Stop],
     }
 }
@@ -279,14 +282,14 @@ pub(super) fn names(protocols: &[RecoveryProtocol]) -> String {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No protocol has this name.
-    #[error("`{found}` is no recovery protocol; expected wait, restart, migration or stop")]
+    #[error("`{found}` is no recovery protocol; expected wait, ignore, restart, migration or stop")]
     Protocol {
         /// The name.
         found: String,
     },
     /// Something follows a protocol that always succeeds.
     #[error(
-        "`{found}` is no order of recovery protocols; expected one, or `migration, restart` or `migration, stop`: only a migration can fail for want of a host"
+        "`{found}` is no order of recovery protocols; expected one, or `migration` or `ignore` with `restart` or `stop` behind it: only a migration can fail for want of a host, and only a rank that runs can be ignored"
     )]
     Order {
         /// The text.

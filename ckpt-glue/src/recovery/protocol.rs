@@ -4,17 +4,21 @@ use alloc::collections::BTreeSet;
 use core::fmt;
 use core::time::Duration;
 
-use super::{Confidence, Fault, FaultModel, Policy};
+use transport::Rank;
+
+use super::{Confidence, Fault, FaultModel, Order, Policy};
 use crate::config::{OnExit, OnFault};
 use crate::control::FaultReport;
 use crate::limits::BACK_OFF_MAX;
-use crate::names::{GenerationId, NodeIndex};
+use crate::names::{ExitStatus, GenerationId, NodeIndex};
 
 /// The reaction to a fault, as a policy names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecoveryProtocol {
     /// Nothing: the fault may pass.
     Wait,
+    /// The job goes on without the rank that has ended.
+    Ignore,
     /// All ranks go back to the newest generation, on the same nodes.
     Restart,
     /// The same, with another host in the place of the node that is at fault.
@@ -25,8 +29,9 @@ pub enum RecoveryProtocol {
 
 impl RecoveryProtocol {
     /// All of them.
-    pub const ALL: [RecoveryProtocol; 4] = [
+    pub const ALL: [RecoveryProtocol; 5] = [
         RecoveryProtocol::Wait,
+        RecoveryProtocol::Ignore,
         RecoveryProtocol::Restart,
         RecoveryProtocol::Migration,
         RecoveryProtocol::Stop,
@@ -37,6 +42,7 @@ impl RecoveryProtocol {
     pub fn name(self) -> &'static str {
         match self {
             RecoveryProtocol::Wait => "wait",
+            RecoveryProtocol::Ignore => "ignore",
             RecoveryProtocol::Restart => "restart",
             RecoveryProtocol::Migration => "migration",
             RecoveryProtocol::Stop => "stop",
@@ -50,7 +56,7 @@ impl fmt::Display for RecoveryProtocol {
     }
 }
 
-/// What follows if no other host can take a node's place.
+/// What follows if no other host can take a node's place, or if a rank cannot be ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallback {
     /// The node keeps its place.
@@ -62,6 +68,13 @@ pub enum Fallback {
 /// The reaction to a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
+    /// The life goes on without this rank (R37): operations to it fail, it counts as ended, and nothing is saved any more.
+    Ignore {
+        /// The rank.
+        rank: Rank,
+        /// How it has ended.
+        status: ExitStatus,
+    },
     /// End all processes, begin a new life from the newest committed generation on the same nodes, after this pause.
     Restart {
         /// Pause between the end of the old life and the decision about the new one.
@@ -163,6 +176,10 @@ pub struct RecoveryView {
     pub on_exit: OnExit,
     /// Whether any host may take a node's place.
     pub has_other_hosts: bool,
+    /// Whether the life can go on without a rank: all of them run.
+    pub all_run: bool,
+    /// Whether the program can be rolled back. One of an MPI library without checkpoints cannot.
+    pub rolls_back: bool,
 }
 
 impl Policy {
@@ -173,6 +190,9 @@ impl Policy {
         let order = self.on.of(fault.model);
         if order.is_some_and(|order| order.first() == RecoveryProtocol::Wait) {
             return None;
+        }
+        if let Some(plan) = self.ignored(view, fault) {
+            return Some(plan);
         }
         let is_start_over =
             matches!(fault.report, FaultReport::StartTimedOut { .. }) && view.newest.is_none();
@@ -185,10 +205,14 @@ impl Policy {
             FaultModel::Inconsistent => return stop(StopReason::Inconsistent),
             _ => {}
         }
-        if view.on_fault == OnFault::Abort {
+        if view.on_fault == OnFault::Abort || !view.rolls_back {
             return stop(StopReason::OnFaultAbort);
         }
-        if order.is_some_and(|order| order.first() == RecoveryProtocol::Stop) {
+        let stops = |order: &Order| match order.first() {
+            RecoveryProtocol::Ignore => order.fallback() == Fallback::Stop,
+            first => first == RecoveryProtocol::Stop,
+        };
+        if order.is_some_and(stops) {
             return stop(StopReason::Policy { model: fault.model });
         }
         if view.attempts >= view.restarts_max && fault.confidence != Confidence::Person {
@@ -208,5 +232,17 @@ impl Policy {
             }
             _ => Plan::Restart { after },
         })
+    }
+
+    /// A rank that has ended is gone for a program that bears it, whether a signal has ended it or it has ended itself.
+    fn ignored(&self, view: &RecoveryView, fault: &Fault) -> Option<Plan> {
+        let FaultReport::RankDied { rank, status } = fault.report else { return None };
+        let model = match fault.model {
+            FaultModel::Program => FaultModel::Process,
+            model => model,
+        };
+        let is_chosen = self.on.of(model).is_some_and(|order| order.first() == RecoveryProtocol::Ignore);
+        let is_possible = view.all_run && view.on_fault != OnFault::Abort;
+        (is_chosen && is_possible).then_some(Plan::Ignore { rank, status })
     }
 }

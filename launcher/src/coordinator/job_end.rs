@@ -1,5 +1,6 @@
 //! The end of a job.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ckpt_glue::job::FinalReport;
@@ -15,6 +16,8 @@ use crate::error::LauncherError;
 pub(super) struct End {
     /// The first rank of the life that has ended otherwise than well.
     pub(super) failed: Option<(Rank, ExitStatus)>,
+    /// Ranks without which the life goes on (R37).
+    pub(super) lost: BTreeSet<Rank>,
     /// Why the launcher has ended the job.
     pub(super) verdict: Option<Verdict>,
     /// Warnings of the final report.

@@ -483,11 +483,13 @@ impl<'a> Shell<'a> {
                 if let job::Event::LifeBegun { decision, .. } = &event {
                     self.restore.generation = decision.restore;
                     self.end.failed = None;
+                    self.end.lost.clear();
                     self.restore.last_words.clear();
                     self.begin_pmi(*decision);
                     self.begin_input(decision);
                 }
                 self.report_silent(&event);
+                self.note_lost(&event);
                 if let job::Event::Suspicion(event) = &event {
                     self.note_suspicion(event);
                 }

@@ -6,10 +6,11 @@ use std::time::Instant;
 use ckpt_glue::control::{
     Control, CutMode, Decision, FaultReport, JobPhase, Message, NoImageReason, PortEntry, Registration,
 };
-use ckpt_glue::job::FinalReport;
+use ckpt_glue::job::{self, FinalReport};
 use ckpt_glue::keeper::RankPhase;
 use ckpt_glue::names::{ExitStatus, NodeIndex, Party};
 use ckpt_glue::pmi::{self, Member, RankState};
+use ckpt_glue::recovery::Plan as Reaction;
 use nix::sys::signal::Signal;
 use transport::{Epoch, Life, PortId, Rank};
 
@@ -203,6 +204,14 @@ impl Shell<'_> {
         }
     }
 
+    /// R37: the job goes on without a rank.
+    pub(super) fn note_lost(&mut self, event: &job::Event) {
+        if let job::Event::Reported { action: Some((_, Reaction::Ignore { rank, .. })), .. } = event {
+            self.end.lost.insert(*rank);
+            self.feed_pmi(pmi::Input::Lost { rank: *rank });
+        }
+    }
+
     /// A process has ended; if it is a rank's, the keeper knows.
     pub(super) fn end_pmi(&mut self, member: Member) {
         self.feed_pmi(pmi::Input::Gone { member });
@@ -259,7 +268,9 @@ impl Shell<'_> {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal(number) => number.saturating_add(128),
         };
-        let words = format!("{who} ended with {} after it had finished", text::status(status));
+        let is_lost = self.end.failed.is_some_and(|(rank, _)| self.end.lost.contains(&rank));
+        let when = if is_lost { "and the job went on without it" } else { "after it had finished" };
+        let words = format!("{who} ended with {}{}{when}", text::status(status), if is_lost { ", " } else { " " });
         Some(Verdict { words, exit_code: Some(exit_code) })
     }
 
@@ -318,7 +329,7 @@ impl Shell<'_> {
         self.has_mpi = true;
         if self.is_never_saved() {
             // There is no image of it to go back to.
-            self.job.end_on_fault();
+            self.job.never_rolls_back();
         }
         if let Some(problem) = &self.plan.mpi_problem {
             return self.break_off(member, format!("it is an MPI program, and {problem}"));
@@ -350,8 +361,8 @@ impl Shell<'_> {
                 let reason = NoImageReason::Unsavable { what: UNSAVABLE_WITHOUT_AGENT };
                 self.speak_for(rank, Message::NoImage { epoch, rank, reason });
             }
-            // Its provider has asked for it.
-            Message::ClosedAnswer { .. } => {
+            // Its provider has asked for it, or listens for it.
+            Message::ClosedAnswer { .. } | Message::RankLost { .. } => {
                 let control = Sealed::new(&self.control_key, control);
                 self.keepers
                     .send(self.node_of(rank), &ToKeeper::ToProcesses { ranks: vec![rank.0], control });

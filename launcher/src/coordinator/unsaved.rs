@@ -93,7 +93,7 @@ fn is_lasting(reason: &AbandonReason) -> bool {
             matches!(reason, NoImageReason::Unsavable { .. } | NoImageReason::WriteFailed { .. })
         }
         AbandonReason::TimedOut { .. } | AbandonReason::CommitFailed { .. } => true,
-        AbandonReason::Finishing | AbandonReason::LifeOver => false,
+        AbandonReason::Finishing | AbandonReason::RankLost { .. } | AbandonReason::LifeOver => false,
     }
 }
 
@@ -110,7 +110,10 @@ impl Shell<'_> {
             }
             CheckpointEvent::Abandoned { epoch, source, reason } => {
                 let words = self.unsaved.words(reason);
-                if !matches!(reason, AbandonReason::Finishing | AbandonReason::LifeOver) {
+                if !matches!(
+                    reason,
+                    AbandonReason::Finishing | AbandonReason::RankLost { .. } | AbandonReason::LifeOver
+                ) {
                     self.unsaved.count(&words);
                     let times = self.unsaved.failing.as_ref().map_or(0, |failed| failed.times) + 1;
                     let (reason, is_lasting) = (words.clone(), is_lasting(reason));

@@ -206,6 +206,10 @@ impl LifeOfAgent {
             self.rank.lock().hear_closed(port, peer, link);
             return Ok(());
         }
+        if let Message::RankLost { rank, .. } = message {
+            self.rank.lock().lose(rank);
+            return Ok(());
+        }
         if let Message::HandOver { number, nic } = message {
             self.rank.lock().hand_over(number, &nic);
             return Ok(());

@@ -5,7 +5,7 @@
 //! half: a restored process has another keeper.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -143,6 +143,8 @@ pub(crate) struct State {
     /// Where peers are in this life, as the keeper has reported: newer than any address that a program knows.
     locations: AddressTable,
     answers: Vec<Answer>,
+    /// R37: ranks without which the job goes on in this life.
+    lost: BTreeSet<Rank>,
     pub(crate) nics: Nics,
 }
 
@@ -195,6 +197,15 @@ impl State {
         self.locations.clear();
         self.unsaid = Some(Vec::new());
         self.answers.clear();
+        self.lost.clear();
+    }
+
+    /// R37: no operation waits for that rank any more.
+    pub(crate) fn lose(&mut self, rank: Rank) {
+        self.lost.insert(rank);
+        for endpoint in self.open.values() {
+            endpoint.lose_rank(rank);
+        }
     }
 
     /// Where every link of every port leads in this life.
@@ -314,6 +325,7 @@ impl ThisRank {
             closed: BTreeMap::new(),
             locations: AddressTable::new(),
             answers: Vec::new(),
+            lost: BTreeSet::new(),
         };
         ThisRank { rank, named: AtomicU32::new(0), required: AtomicU32::new(0), state: Mutex::new(state) }
     }
@@ -357,6 +369,7 @@ impl ThisRank {
             RAIL_DIED.store(true, Ordering::Relaxed);
             wake();
         });
+        state.lost.iter().for_each(|lost| endpoint.lose_rank(*lost));
         state.open.insert(port, endpoint.clone());
         Ok(endpoint)
     }

@@ -46,6 +46,13 @@ pub(crate) struct Failure {
     pub(crate) cut_bytes: usize,
 }
 
+impl Failure {
+    /// The provider's own number. A message that is cut and of which nothing is missing is one of a lost peer (R37).
+    fn detail(self) -> c_int {
+        if self.number == errno::ETRUNC && self.cut_bytes == 0 { libc::EHOSTDOWN } else { self.number }
+    }
+}
+
 /// The object behind a completion queue.
 pub(crate) struct Queue {
     entries: Mutex<VecDeque<Entry>>,
@@ -471,7 +478,7 @@ unsafe extern "C" fn readerr(fid: *mut FidCq, out: *mut FiCqErrEntry, _flags: u6
             (*out).tag = entry.tag;
             (*out).olen = failure.cut_bytes;
             (*out).err = failure.number;
-            (*out).prov_errno = failure.number;
+            (*out).prov_errno = failure.detail();
             (*out).err_data_size = 0;
             if queue.knows_source {
                 (*out).src_addr = entry.source;
@@ -509,6 +516,7 @@ unsafe extern "C" fn strerror(
 pub(crate) fn words(number: c_int) -> &'static core::ffi::CStr {
     match number {
         libc::ECONNABORTED => c"the link to the peer is inconsistent, and nothing goes over it any more",
+        libc::EHOSTDOWN => c"the peer's process has ended, and the job goes on without it",
         libc::ECANCELED => c"the operation was cancelled",
         libc::ENOMSG => c"no message waits",
         libc::EACCES => c"the memory region does not grant this access",

@@ -7,10 +7,10 @@
 //! In a process that is saved as a whole the line is the agent's, which also knows where peers are after a restart.
 
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use agent::ThisRank;
@@ -20,6 +20,10 @@ use ckpt_glue::control::{
 use ckpt_glue::names::Party;
 use client::launch::{self, Launch, SOCKET_VARIABLE};
 use drivers::NicSelection;
+use endpoint::Endpoint;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 use nix::sys::socket::{MsgFlags, recv};
 use transport::port::FinalCounters;
 use transport::{Epoch, JobId, Life, PortId, Rank};
@@ -46,6 +50,16 @@ pub(crate) struct OwnLine {
     /// Ports that have been named.
     ports: AtomicU32,
     line: Mutex<Line>,
+    /// Its open ports, for the loss of a rank (R37).
+    open: Mutex<OpenPorts>,
+    listens: Once,
+}
+
+/// The ports of a process that is not saved, and the ranks without which the job goes on.
+#[derive(Default)]
+struct OpenPorts {
+    endpoints: Vec<(PortId, Endpoint)>,
+    lost: Vec<Rank>,
 }
 
 struct Line {
@@ -55,6 +69,8 @@ struct Line {
     reader: ControlReader,
     /// Answers that another port of this process has read.
     answers: Vec<Answer>,
+    /// Ranks whose loss has been read, and not acted upon.
+    lost: Vec<Rank>,
 }
 
 /// The line of this process, if its launcher has given it one.
@@ -66,7 +82,11 @@ pub(crate) fn keeper() -> Option<&'static Keeper> {
         }
         OwnLine::take(std::env::var(SOCKET_VARIABLE).ok()?.parse().ok()?).map(Box::new).map(Keeper::Own)
     };
-    KEEPER.get_or_init(find).as_ref()
+    let keeper = KEEPER.get_or_init(find).as_ref();
+    if let Some(Keeper::Own(line)) = keeper {
+        line.listen();
+    }
+    keeper
 }
 
 /// The rank of this process, if it is saved as a whole.
@@ -83,6 +103,15 @@ impl Keeper {
         match self {
             Keeper::Agent(rank) => rank.new_port(),
             Keeper::Own(line) => line.new_port(),
+        }
+    }
+
+    /// R37: a port of this process, which has to learn of ranks that are lost. The agent knows its own.
+    pub(crate) fn port_opened(&self, port: PortId, endpoint: &Endpoint) {
+        if let Keeper::Own(line) = self {
+            let mut open = line.open_ports();
+            open.lost.iter().for_each(|rank| endpoint.lose_rank(*rank));
+            open.endpoints.push((port, endpoint.clone()));
         }
     }
 
@@ -180,15 +209,60 @@ impl OwnLine {
         let Launch { job, key, life, rank, .. } = Launch::read(&mut stream)?;
         let key = ControlKey::new(&key);
         let (writer, reader) = (ControlWriter::new(key.clone()), ControlReader::new(key));
-        let line = Mutex::new(Line { stream: Some(stream), writer, reader, answers: Vec::new() });
-        Ok(OwnLine { job, life, rank, ports: AtomicU32::new(0), line })
+        let line =
+            Mutex::new(Line { stream: Some(stream), writer, reader, answers: Vec::new(), lost: Vec::new() });
+        let open = Mutex::new(OpenPorts::default());
+        Ok(OwnLine { job, life, rank, ports: AtomicU32::new(0), line, open, listens: Once::new() })
     }
 
     fn new_port(&self) -> PortId {
         PortId::of_rank(self.rank, self.ports.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// Starts the thread that reads what the launcher sends by itself.
+    fn listen(&'static self) {
+        self.listens.call_once(|| {
+            let Some(Ok(socket)) = self.lock().stream.as_ref().map(UnixStream::try_clone) else { return };
+            let run = move || {
+                // The program's signals are for its own threads.
+                let _ = SigSet::all().thread_block();
+                while self.hear(&socket) {}
+            };
+            if let Err(error) = std::thread::Builder::new().name("stillwire-keeper".into()).spawn(run) {
+                complain(format_args!("no thread reads what the launcher sends: {error}"));
+            }
+        });
+    }
+
+    /// Waits for bytes, and takes them. `false`: no more will come.
+    fn hear(&self, socket: &UnixStream) -> bool {
+        let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        let polled = poll(&mut ready, PollTimeout::NONE);
+        if matches!(polled, Err(error) if error != Errno::EINTR) {
+            return false;
+        }
+        let lost = {
+            let mut line = self.lock();
+            line.read(self.job, self.life);
+            if line.stream.is_none() {
+                return false;
+            }
+            core::mem::take(&mut line.lost)
+        };
+        for rank in lost {
+            let mut open = self.open_ports();
+            open.endpoints.iter().for_each(|(_, endpoint)| endpoint.lose_rank(rank));
+            open.lost.push(rank);
+        }
+        true
+    }
+
+    fn open_ports(&self) -> std::sync::MutexGuard<'_, OpenPorts> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn port_closed(&self, port: PortId, links: &[ClosedLink]) {
+        self.open_ports().endpoints.retain(|(open, _)| *open != port);
         closed_port(port, links).for_each(|message| self.say(message));
     }
 
@@ -232,10 +306,15 @@ impl Line {
             match self.reader.next() {
                 // Rule 7: only an equal life counts.
                 Ok(Some(control)) if control.job == job && control.life == life => {
-                    if let Message::ClosedAnswer { port, peer, link: Some(link) } = control.message
-                        && self.answers.len() < ANSWERS_MAX
-                    {
-                        self.answers.push((peer, port, link.expected));
+                    match control.message {
+                        Message::ClosedAnswer { port, peer, link: Some(link) }
+                            if self.answers.len() < ANSWERS_MAX =>
+                        {
+                            self.answers.push((peer, port, link.expected));
+                        }
+                        // At most as many as there are ranks: the launcher sends each once or twice.
+                        Message::RankLost { rank, .. } if !self.lost.contains(&rank) => self.lost.push(rank),
+                        _ => {}
                     }
                 }
                 Ok(Some(_)) => {}

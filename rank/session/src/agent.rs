@@ -273,6 +273,11 @@ impl Agent {
         self.perform(&mut part, None);
     }
 
+    /// R37: no operation waits for that rank any more.
+    pub(crate) fn lose_rank(&self, rank: Rank) {
+        self.endpoint.lose_rank(rank);
+    }
+
     /// The keeper has let this rank go.
     pub(crate) fn release(&self) {
         self.lock().end = End::Released;

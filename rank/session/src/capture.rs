@@ -100,6 +100,9 @@ pub(crate) fn note(state: &mut SessionState, peers: &Peers, completion: Completi
             state.finish(context, Outcome::Received(Message { source, tag, bytes: contents, sent_bytes }));
         }
         Completion::SendDone { context, .. } => state.finish(context, Outcome::Sent),
+        Completion::SendFailed { context, .. } | Completion::ReceiveFailed { context, .. } => {
+            state.finish(context, Outcome::Failed);
+        }
         _ => {}
     }
 }

@@ -68,6 +68,7 @@ fn listen(agent: &Agent, mut stream: UnixStream, mut reader: ControlReader) {
 fn take(agent: &Agent, message: Message) {
     match message {
         Message::FinalizeDone => agent.release(),
+        Message::RankLost { rank, .. } => agent.lose_rank(rank),
         Message::WaitQuery { query, .. } => agent.report_waits(query),
         Message::HandOver { number, nic } => agent.hand_over(number, &nic),
         message @ (Message::OpenRail { .. } | Message::MeetRails { .. } | Message::ChangeRails { .. }) => {

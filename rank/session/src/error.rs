@@ -59,6 +59,12 @@ pub enum SessionError {
     /// The endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The rank's process has ended, and the job goes on without it: [`crate::Session::lost_ranks`].
+    #[error("rank {rank} has ended, and the job goes on without it: leave it out of what follows")]
+    RankLost {
+        /// The rank.
+        rank: u32,
+    },
     /// The image.
     #[error("rank {rank} cannot be restored: {source}")]
     Image {

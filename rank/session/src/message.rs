@@ -81,6 +81,9 @@ pub enum Outcome {
     Sent,
     /// A message has come.
     Received(Message),
+    /// The peer's process has ended, and the job goes on without it ([`crate::Session::lost_ranks`]). How much of a message it has
+    /// received is unknown.
+    Failed,
 }
 
 impl Outcome {
@@ -89,7 +92,7 @@ impl Outcome {
     pub fn message(self) -> Option<Message> {
         match self {
             Outcome::Received(message) => Some(message),
-            Outcome::Sent => None,
+            Outcome::Sent | Outcome::Failed => None,
         }
     }
 }

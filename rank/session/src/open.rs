@@ -1,6 +1,6 @@
 //! How a process becomes a rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -84,7 +84,8 @@ impl Session {
         agent.send(Message::Nic { words: NicText::new(&nic) });
         let saved = saved.filter(|_| !state.finished);
         let (rank, ranks) = (launch.rank.0, launch.ranks);
-        Ok(Session { agent, endpoint, peers, state, saved, restored: is_restored, rank, ranks })
+        let lost = BTreeSet::new();
+        Ok(Session { agent, endpoint, peers, state, saved, restored: is_restored, rank, ranks, lost })
     }
 }
 

@@ -6,7 +6,7 @@
 //! | 8     | next     | number of the next request                                                   |
 //! | 1     | finished | 1: the program had finished its work                                         |
 //! | 4     | count    | of the requests that follow                                                  |
-//! | 8, 1  | request  | number; 0 sending, 1 receiving, 2 sent, 3 received                           |
+//! | 8, 1  | request  | number; 0 sending, 1 receiving, 2 sent, 3 received, 4 failed                 |
 //! | ..    | message  | only of received ones: source (4), tag (8), bytes sent (8), length (8), bytes |
 
 use std::collections::BTreeMap;
@@ -93,6 +93,7 @@ impl SessionState {
                 Slot::Sending => out.push(0),
                 Slot::Receiving => out.push(1),
                 Slot::Done(Outcome::Sent) => out.push(2),
+                Slot::Done(Outcome::Failed) => out.push(4),
                 Slot::Done(Outcome::Received(message)) => {
                     out.push(3);
                     out.extend(message.source.to_le_bytes());
@@ -126,6 +127,7 @@ impl SessionState {
                 1 => Slot::Receiving,
                 2 => Slot::Done(Outcome::Sent),
                 3 => Slot::Done(Outcome::Received(from.message()?)),
+                4 => Slot::Done(Outcome::Failed),
                 found => return Err(StateError::Kind { number, found }),
             };
             if number == NOBODY || number >= next || slots.insert(number, slot).is_some() {

@@ -1,6 +1,6 @@
 //! A session: opened, asked for its rank, brought to its points, finalized.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,6 +58,8 @@ pub struct Session {
     pub(crate) restored: bool,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
+    /// Ranks without which the job goes on (R37).
+    pub(crate) lost: BTreeSet<u32>,
 }
 
 impl core::fmt::Debug for Session {
@@ -78,6 +80,20 @@ impl Session {
     #[must_use]
     pub fn size(&self) -> u32 {
         self.ranks
+    }
+
+    /// Ranks whose processes have ended, and without which the job goes on: its reaction to process faults is `ignore`. No
+    /// checkpoint is taken any more once there is one. A restart brings all ranks back.
+    ///
+    /// Calls that need such a rank fail with [`SessionError::RankLost`], and requests to and from it end with
+    /// [`Outcome::Failed`](crate::Outcome::Failed). Messages of it that had arrived can still be received. A receive
+    /// from any rank waits for the others.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn lost_ranks(&mut self) -> Result<&BTreeSet<u32>, SessionError> {
+        self.pump()?;
+        Ok(&self.lost)
     }
 
     /// Whether this process is the restart of a saved one.

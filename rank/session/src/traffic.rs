@@ -4,7 +4,7 @@ use ckpt_glue::control::{FaultReport, Message as Control};
 use ckpt_glue::participant::Input;
 use endpoint::{Completion, ReceiveBuffer, SendBuffer};
 use transport::matching::{Pattern, Space};
-use transport::{Event, LinkIndex, Outgoing, PortId, Rank, Receive, Silence};
+use transport::{Event, LinkIndex, OpId, Outgoing, PortId, Rank, Receive, SendError, Silence};
 
 use crate::calls::{NotedCall, Waiting as WaitingCall};
 use crate::capture::note;
@@ -29,7 +29,7 @@ impl Session {
     /// [`Session::point`].
     ///
     /// # Errors
-    /// [`SessionError::NoSuchRank`].
+    /// [`SessionError::NoSuchRank`], [`SessionError::RankLost`].
     pub fn send(&mut self, to: u32, tag: u64, bytes: Vec<u8>) -> Result<(), SessionError> {
         self.send_in(PROGRAM, to, tag, bytes, NOBODY)
     }
@@ -37,7 +37,7 @@ impl Session {
     /// Begins to send a message. The request ends when the peer's port has received it. It may stay open over points.
     ///
     /// # Errors
-    /// [`SessionError::NoSuchRank`], [`SessionError::TooManyRequests`].
+    /// [`SessionError::NoSuchRank`], [`SessionError::TooManyRequests`], [`SessionError::RankLost`].
     pub fn isend(&mut self, to: u32, tag: u64, bytes: Vec<u8>) -> Result<Request, SessionError> {
         self.peers.link(to)?;
         let request = self.state.begin(false).ok_or(SessionError::TooManyRequests)?;
@@ -53,7 +53,7 @@ impl Session {
     /// Waits for a message and returns it, however long it is.
     ///
     /// # Errors
-    /// [`SessionError::NoSuchRank`].
+    /// [`SessionError::NoSuchRank`], [`SessionError::RankLost`].
     pub fn recv(&mut self, from: impl Into<From>, tags: impl Into<Tags>) -> Result<Message, SessionError> {
         self.recv_in(PROGRAM, from.into(), tags.into())
     }
@@ -131,23 +131,32 @@ impl Session {
         let copied = bytes.len() <= self.endpoint.copied_bytes_max();
         let silent = copied && context == NOBODY;
         let outgoing = Outgoing { space, tag, data: 0, context, silent };
-        let failed = |source| SessionError::Send { rank: to, source };
         let mut noted = None;
         loop {
             if copied && self.endpoint.can_send(link, bytes.len()) {
-                self.endpoint.send(link, outgoing, SendBuffer::Copied(&bytes)).map_err(failed)?;
-                return Ok(());
+                let sent = self.endpoint.send(link, outgoing, SendBuffer::Copied(&bytes));
+                return self.sent(to, sent);
             }
             // Data that does not fit among the copied bytes any more is announced like a long message.
             if self.endpoint.can_send(link, 0) {
                 let outgoing = Outgoing { silent: false, ..outgoing };
-                self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes)).map_err(failed)?;
-                return Ok(());
+                let sent = self.endpoint.send(link, outgoing, SendBuffer::Owned(bytes));
+                return self.sent(to, sent);
             }
             self.pump()?;
             if !self.endpoint.wait_room(link, WAIT_SLICE) {
                 noted.get_or_insert_with(|| self.note_call(WaitingCall::Room(to, tag, bytes.len())));
             }
+        }
+    }
+
+    /// The outcome of a call that hands a message over. The port may know sooner than the program that a rank is lost.
+    fn sent(&mut self, to: u32, sent: Result<OpId, SendError>) -> Result<(), SessionError> {
+        let Err(source) = sent else { return Ok(()) };
+        self.pump()?;
+        match source {
+            SendError::Broken { .. } if self.lost.contains(&to) => Err(SessionError::RankLost { rank: to }),
+            source => Err(SessionError::Send { rank: to, source }),
         }
     }
 
@@ -164,14 +173,26 @@ impl Session {
                 // One call ends before the next begins.
                 drop(noted.take());
                 loop {
-                    if let Some(Outcome::Received(message)) = self.state.take(request) {
-                        return Ok(message);
+                    match self.state.take(request) {
+                        Some(Outcome::Received(message)) => return Ok(message),
+                        // Its sender was lost before all of it had come.
+                        Some(Outcome::Failed) if from == From::Any => break,
+                        Some(Outcome::Failed) => {
+                            let rank = self.peers.rank(envelope.source).unwrap_or(u32::MAX);
+                            return Err(SessionError::RankLost { rank });
+                        }
+                        Some(Outcome::Sent) | None => {}
                     }
                     if !self.endpoint.wait(WAIT_SLICE) {
                         noted.get_or_insert_with(|| self.note_call(WaitingCall::Request(request.0)));
                     }
                     self.pump()?;
                 }
+            }
+            if let From::Rank(rank) = from
+                && self.lost.contains(&rank)
+            {
+                return Err(SessionError::RankLost { rank });
             }
             if !self.endpoint.wait_message(&pattern, WAIT_SLICE) {
                 noted.get_or_insert_with(|| self.note_call(WaitingCall::Message(space, from, tags)));
@@ -188,6 +209,7 @@ impl Session {
         while let Some(completion) = self.endpoint.poll() {
             match completion {
                 Completion::CutRequired { epoch } => self.agent.handle(Input::CutRequired { epoch }, None),
+                Completion::Report(Event::PeerLost { link, .. }) => self.lost.extend(self.peers.rank(link)),
                 Completion::Report(event) => self.report(&event),
                 Completion::RailDead { rail, reason } => {
                     eprintln!("stillwire: rank {}: rail {} is dead: {reason}", self.rank, rail.0);

@@ -71,15 +71,18 @@ pub enum Reactions {
     Waiting,
     /// A fault whose node cannot leave ends the job.
     Ending,
+    /// The job goes on without ranks that have died (R37).
+    Ignoring,
 }
 
 impl Reactions {
     /// All of them, with their names.
-    pub const ALL: [(&str, Reactions); 4] = [
+    pub const ALL: [(&str, Reactions); 5] = [
         ("usual", Reactions::Usual),
         ("moving", Reactions::Moving),
         ("waiting", Reactions::Waiting),
         ("ending", Reactions::Ending),
+        ("ignoring", Reactions::Ignoring),
     ];
 
     /// The name in scenarios.

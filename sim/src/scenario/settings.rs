@@ -30,7 +30,7 @@ pub const SETTINGS: [Setting; 27] = [
     setting(
         "reactions",
         "usual",
-        "to faults; or moving: the node of any fault leaves, waiting: lost\nnodes are waited for, ending: a fault whose node cannot leave ends\nthe job",
+        "to faults; or moving: the node of any fault leaves, waiting: lost\nnodes are waited for, ending: a fault whose node cannot leave ends\nthe job, ignoring: it goes on without ranks that have died",
     ),
     setting("ports", "1", "of each rank"),
     setting("rails", "1", "of each port"),

@@ -110,6 +110,8 @@ pub struct Program {
     sends: Vec<Sending>,
     /// Messages whose content did not match their data word.
     pub damaged: u32,
+    /// It does no more of its work: another rank is gone (R37).
+    gives_up: bool,
     scratch: Vec<u8>,
 }
 
@@ -155,6 +157,7 @@ impl Program {
             receives: (0..script.ports).map(|_| ReceiveBuffers::default()).collect(),
             sends: Vec::new(),
             damaged: 0,
+            gives_up: false,
             scratch: Vec::new(),
         }
     }
@@ -213,8 +216,16 @@ impl Program {
         mix(script.salt ^ u64::from(self.round) << 32 ^ u64::from(self.rank) << 8 ^ u64::from(part)) % max
     }
 
+    /// The job goes on without a rank: the program leaves its work as it is, and finishes.
+    pub fn give_up(&mut self) {
+        self.gives_up = true;
+    }
+
     /// Goes on as far as it can without waiting, at most a few actions.
     pub fn step(&mut self, script: &Script, host: &mut impl Host) -> Step {
+        if self.gives_up {
+            return Step::Finished;
+        }
         if self.round == script.round_count() {
             return if self.sends_outstanding == 0 { Step::Finished } else { Step::Blocked };
         }
@@ -406,6 +417,7 @@ impl Program {
             receives,
             sends,
             damaged: 0,
+            gives_up: false,
             scratch: Vec::new(),
         })
     }

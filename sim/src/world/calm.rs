@@ -58,7 +58,7 @@ impl World {
     pub(crate) fn judge_abandoned(&mut self, generation: Generation, reason: AbandonReason) {
         let is_the_programs = match reason {
             // It has ended, or its points come at other times than before.
-            AbandonReason::Finishing => true,
+            AbandonReason::Finishing | AbandonReason::RankLost { .. } => true,
             AbandonReason::NoImage { reason, .. } => {
                 matches!(reason, NoImageReason::PointMissed { .. } | NoImageReason::PointPassed { .. })
             }

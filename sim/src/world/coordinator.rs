@@ -4,7 +4,7 @@ use ckpt_glue::control::{Decision, FaultReport, ImageReport, Source};
 use ckpt_glue::job::{Event as JobEvent, Input, JobSettings, Output, SuspicionEvent};
 use ckpt_glue::protection::nodes::Input as NodesInput;
 use ckpt_glue::protocols::CheckpointEvent;
-use ckpt_glue::recovery::{Beginning, Ending, FaultModel};
+use ckpt_glue::recovery::{Beginning, Ending, FaultModel, Plan};
 use ckpt_glue::{GenerationId, Job, JobConfig, Layout};
 use transport::Rank;
 
@@ -49,6 +49,7 @@ fn config(reactions: Reactions) -> JobConfig {
         Reactions::Moving => &["process=migration,restart", "transient=migration,restart"],
         Reactions::Waiting => &["permanent=restart"],
         Reactions::Ending => &["process=migration,stop", "permanent=migration,stop"],
+        Reactions::Ignoring => &["process=ignore,restart", "repeated=ignore,restart"],
     };
     if reactions == Reactions::Waiting {
         policy.thresholds.transient_within = core::time::Duration::from_millis(30);
@@ -231,7 +232,9 @@ impl World {
             JobEvent::LifeBegun { .. } => {
                 self.asking = false;
                 self.suspected.clear();
+                self.is_maimed = false;
             }
+            JobEvent::Reported { action: Some((_, Plan::Ignore { .. })), .. } => self.is_maimed = true,
             JobEvent::Suspicion(SuspicionEvent::Raised { node, .. }) => drop(self.suspected.insert(node.0)),
             // A node that a policy gives up in a fence ends the job, and no life: that has ended before.
             JobEvent::Reported { report: FaultReport::KeeperSilent { node }, action: Some((fault, _)) }
@@ -358,5 +361,6 @@ mod tests {
         assert_eq!(on(Reactions::Moving).transient.to_string(), "migration, restart");
         assert_eq!(on(Reactions::Waiting).permanent.to_string(), "restart");
         assert_eq!(on(Reactions::Ending).process.to_string(), "migration, stop");
+        assert_eq!(on(Reactions::Ignoring).repeated.to_string(), "ignore, restart");
     }
 }

@@ -269,14 +269,27 @@ impl World {
             let message = process.mailbox.remove(0);
             match (process.phase, message) {
                 (Phase::Enrolling, message) => self.enrol(number, message),
+                (_, Message::RankLost { rank, .. }) => self.lose_rank(number, rank),
                 (_, Message::FinalizeDone) => {
-                    self.judge_ends(number);
+                    if !self.is_maimed {
+                        self.judge_ends(number);
+                    }
                     self.end_process(number, ExitStatus::Code(0));
                     return;
                 }
                 (_, message) => self.feed_participant(number, Input::Message(message)),
             }
         }
+    }
+
+    /// R37: as the shell of a rank does. Its program, which cannot do its work any more, finishes.
+    fn lose_rank(&mut self, number: u32, lost: Rank) {
+        let process = &mut self.processes[at(number)];
+        for (port, machine) in (0..).zip(&mut process.ports) {
+            machine.lose_peer(PortId::of_rank(lost, port));
+        }
+        process.program.give_up();
+        self.wake(number, self.queue.now() + 1);
     }
 
     /// The rank ends because everybody has finished: judges the rest that its ports still hold.

@@ -1,11 +1,12 @@
-//! A link whose ends contradict each other (R10): it carries no more messages, and waiting operations end with an
-//! error, so that no operation waits for ever.
+//! A link whose ends contradict each other (R10), or whose peer is gone for good (R37): it carries no more messages, and
+//! waiting operations end with an error, so that no operation waits for ever.
 //!
-//! No image shows it: a port that is restarted from one finds out again, by the same numbers, that the generation must not be used.
+//! No image shows it: a port that is restarted from one finds out again, by the same numbers, that the generation must not be
+//! used; and with a peer that was lost no image is taken.
 
 use alloc::vec::Vec;
 
-use crate::ids::{LinkIndex, OpId};
+use crate::ids::{LinkIndex, OpId, PortId};
 use crate::link::Flags;
 use crate::link::queues::{Pending, Queues};
 use crate::link::receive::Target;
@@ -38,6 +39,14 @@ impl Port {
         self.fail_announced_sends(index);
         self.fail_posted(index);
         self.pulling.retain(|pulled| *pulled != index);
+    }
+
+    /// R37: the process of `peer` has ended, and none takes its place in this life. Messages of it that are here stay.
+    /// Nothing happens without a link to it.
+    pub fn lose_peer(&mut self, peer: PortId) {
+        if let Some(link) = self.link_to(peer) {
+            self.break_link(link, Event::PeerLost { link, peer });
+        }
     }
 
     /// Whether nothing comes over a link any more.

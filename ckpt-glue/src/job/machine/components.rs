@@ -122,6 +122,11 @@ impl Job {
     /// The fault has no reaction. Those that waited behind it are judged now.
     pub(super) fn let_pass(&mut self, now: Instant, report: FaultReport) {
         self.outputs.push(Output::Event(Event::Reported { report, action: None }));
+        self.judge_held(now);
+    }
+
+    /// The life goes on, and faults that waited behind a question are judged.
+    pub(super) fn judge_held(&mut self, now: Instant) {
         for report in core::mem::take(&mut self.questions.held) {
             self.on_report(now, report);
         }

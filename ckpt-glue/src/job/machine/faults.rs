@@ -2,19 +2,21 @@
 
 use alloc::collections::BTreeSet;
 
-use transport::Instant;
+use transport::{Instant, Rank};
 
 use super::super::books::{Counted, Ended};
 use super::super::suspicion::CutOff;
 use super::super::{Event, Output};
 use super::Job;
-use crate::control::FaultReport;
+use crate::control::{FaultReport, Message};
 use crate::limits::EXIT_GRACE;
 use crate::names::{ExitStatus, NodeIndex};
+use crate::protocols::CheckpointInput;
 use crate::recovery::{
     self, Confidence, Fallback, Fault, FaultModel, Phase, Plan, Policy, Price, RecoveryProtocol,
     RecoveryView, StopReason,
 };
+use crate::sabotage::Rule;
 
 impl Job {
     /// Which faults there are, and the reaction to each.
@@ -36,7 +38,7 @@ impl Job {
     }
 
     pub(super) fn on_report(&mut self, now: Instant, report: FaultReport) {
-        if self.is_evidence(now, report) {
+        if self.is_of_lost(now, report) || self.is_evidence(now, report) {
             return self.show_detector(report);
         }
         let fault = self.detector.classify(&report, &self.settings.layout);
@@ -93,6 +95,8 @@ impl Job {
             on_fault: config.on_fault,
             on_exit: config.on_exit,
             has_other_hosts: self.has_other_hosts,
+            all_run: self.recovery.phase() == Phase::Running && !self.counted.finished,
+            rolls_back: self.rolls_back,
         };
         changed.as_ref().unwrap_or(&config.policy).plan(&view, fault)
     }
@@ -134,6 +138,11 @@ impl Job {
     /// Ends the life for a fault, and begins with the plan.
     pub(super) fn carry_out(&mut self, now: Instant, fault: Fault, plan: Plan) {
         let report = fault.report;
+        if let Plan::Ignore { rank, status } = plan {
+            self.outputs.push(Output::Event(Event::Reported { report, action: Some((fault, plan)) }));
+            self.lose_rank(now, rank, status);
+            return self.judge_held(now);
+        }
         if let Some(Ended { fault: Fault { report, .. }, .. }) = self.ended.take() {
             // It has ended because of this.
             self.outputs.push(Output::Event(Event::Reported { report, action: None }));
@@ -149,6 +158,31 @@ impl Job {
         self.interval.measure.end_life(now, !matches!(plan, Plan::Stop { .. }));
         self.end_life(now);
         self.recovery.handle(now, recovery::Input::Fault(fault, plan));
+    }
+
+    /// R37: the life goes on without a rank. No rank waits for it any more, and its keeper counts it as ended.
+    fn lose_rank(&mut self, now: Instant, rank: Rank, status: ExitStatus) {
+        self.counted.lost.insert(rank);
+        self.checkpoint.handle(now, CheckpointInput::RankLost { rank });
+        // Before the ranks hear of the loss: a cut that is under way is abandoned.
+        self.relay_checkpoint(now);
+        if !self.settings.sabotage.is_out(Rule::LossUntold) {
+            self.broadcast(Message::RankLost { rank, status });
+        }
+    }
+
+    /// A report about a rank without which the life goes on. If it was still alive for its keeper, that has ended it now.
+    fn is_of_lost(&mut self, now: Instant, report: FaultReport) -> bool {
+        match report {
+            FaultReport::RankDied { rank, status } if self.counted.lost.contains(&rank) => {
+                self.lose_rank(now, rank, status);
+                true
+            }
+            FaultReport::RankSilent { rank, .. } | FaultReport::RankHeard { rank, .. } => {
+                self.counted.lost.contains(&rank)
+            }
+            _ => false,
+        }
     }
 
     /// R9: nothing of the old life counts from now on.
@@ -179,7 +213,8 @@ impl Job {
         let policy = self.policy();
         let protocol = policy.on.network.first();
         let runs = self.recovery.phase() == Phase::Running;
-        let is_whole = self.counted.finalizing == 0 && self.counted.left.is_none();
+        let counted = &self.counted;
+        let is_whole = counted.finalizing == 0 && counted.left.is_none() && counted.lost.is_empty();
         if protocol == RecoveryProtocol::Wait || !runs || !is_whole || self.questions.is_open() {
             return None;
         }

@@ -351,6 +351,10 @@ impl Recovery {
     }
 
     fn on_fault(&mut self, now: Instant, fault: Fault, plan: Plan) {
+        if matches!(plan, Plan::Ignore { .. }) {
+            // R37: the life goes on.
+            return;
+        }
         let undecided = matches!(fault.report, FaultReport::DecisionFailed { .. });
         match &mut self.state {
             State::Idle | State::Over => return,
@@ -374,6 +378,7 @@ impl Recovery {
         }
         self.last_fault = Some(fault);
         match plan {
+            Plan::Ignore { .. } => {}
             Plan::Restart { after } => {
                 self.count(now, fault);
                 self.fence(now, AfterFence::Restart { after });

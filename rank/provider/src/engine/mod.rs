@@ -122,6 +122,8 @@ struct State {
     rma_open: usize,
     /// Peers that have been reported as silent.
     silent: BTreeSet<PortId>,
+    /// Links to peers whose processes have ended, and without which the job goes on (R37).
+    lost: BTreeSet<LinkIndex>,
 }
 
 /// An operation that is under way. Its key is the context of the endpoint's operation.
@@ -187,6 +189,7 @@ impl Engine {
         };
         if let (Some(keeper), Some(nic)) = (keeper(), taken.take()) {
             keeper.report_nic(&nic);
+            keeper.port_opened(port, &endpoint);
         }
         let state = State {
             requests: Slab::new(),
@@ -200,6 +203,7 @@ impl Engine {
             batch: VecDeque::new(),
             rma_open: 0,
             silent: BTreeSet::new(),
+            lost: BTreeSet::new(),
         };
         let engine = Arc::new(Engine {
             endpoint,
@@ -335,8 +339,8 @@ impl Engine {
             Completion::SendFailed { context, buffer, .. } => {
                 self.send_broken(state, SlabKey::from_bits(context), buffer);
             }
-            Completion::ReceiveFailed { context, tag, finished, .. } => {
-                self.receive_broken(state, SlabKey::from_bits(context), tag, finished);
+            Completion::ReceiveFailed { context, source, tag, finished, .. } => {
+                self.receive_broken(state, SlabKey::from_bits(context), source, (tag, finished));
             }
             Completion::Report(event) => self.report(state, &event),
             Completion::RailDead { reason, .. } => complain(format_args!("a rail is dead: {reason}")),

@@ -20,6 +20,11 @@ impl Engine {
                 ));
                 self.link_broken(state, *link);
             }
+            Event::PeerLost { link, peer } => {
+                state.lost.insert(*link);
+                note(format_args!("{} has ended, and the job goes on without it", self.name(*peer)));
+                self.link_broken(state, *link);
+            }
             // It has said that it stands still, and for how long.
             Event::PeerSilent { silence: Silence::Frozen, .. } => {}
             Event::PeerSilent { peer, silence, since, .. } => {

@@ -4,6 +4,7 @@ use endpoint::{BorrowedPayload, SendBuffer};
 use transport::slab::SlabKey;
 use transport::{LinkIndex, OpId, Outgoing, SendError, Space};
 
+use super::broken_links::LOST;
 use super::sinks::{Submit, tick};
 use super::{Engine, Request, SPACE_TAGGED, State, context_of, data_word};
 use crate::abi::{FiAddr, flag};
@@ -30,6 +31,7 @@ pub(super) struct Sending {
     context: usize,
     /// Of its entry; none is wanted if `None`.
     flags: Option<u64>,
+    pub(super) link: LinkIndex,
 }
 
 /// Completion levels at which the peer must have the message.
@@ -66,7 +68,7 @@ impl Engine {
         // Only a long message, or one that wants to know of its match, is asked for by the receiver.
         let copied = bytes <= EAGER_BYTES_MAX && (message.inject || flags & flag::MATCH_COMPLETE == 0);
         let early = copied && (message.inject || flags & UNTIL_RECEIVED == 0);
-        let sending = Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind) };
+        let sending = Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind), link };
         // A completion without counter and queue needs no trace.
         let tracked = !early && (wanted || self.sinks.sends.is_some()) || !copied;
         let key = if early || !tracked { None } else { Some(state.requests.insert(Request::Send(sending))) };
@@ -85,6 +87,13 @@ impl Engine {
         if let Err(error) = sent {
             if let Some(key) = key {
                 state.requests.remove(key);
+            }
+            if state.lost.contains(&link) {
+                if !message.inject {
+                    let flags = wanted.then_some(flag::SEND | kind);
+                    self.fail_send(&Sending { context: message.submit.context, flags, link }, LOST);
+                }
+                return Ok(());
             }
             drop(state);
             if error == EAGAIN {

@@ -433,6 +433,7 @@ fn messages() -> Vec<Message> {
         Message::Abandon { epoch },
         Message::Committed { epoch },
         Message::Fault { report: FaultReport::RankDied { rank, status: ExitStatus::Signal(9) } },
+        Message::RankLost { rank, status: ExitStatus::Signal(9) },
         Message::Heartbeat { keepers: 2, asked_ns: 3 },
         Message::Probe { number: 4 },
         Message::ProbeAnswer { number: 4, node },
