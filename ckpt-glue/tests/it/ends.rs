@@ -8,6 +8,8 @@ use ckpt_glue::config::OnExit;
 use ckpt_glue::control::{CutMode, FaultReport, Message, Source};
 use ckpt_glue::job::{Event, Monitor, SuspicionEvent};
 use ckpt_glue::limits::EXIT_GRACE;
+use ckpt_glue::participant;
+use ckpt_glue::protocols::{AbandonReason, CheckpointEvent, RefuseReason};
 use ckpt_glue::recovery::Ending;
 use ckpt_glue::recovery::{Fault, FaultModel, Plan, StopReason};
 use ckpt_glue::{ExitStatus, NodeIndex, OnFault};
@@ -362,4 +364,101 @@ fn who_is_restored_has_a_limited_time_as_before() {
     world.mute_ranks.clear();
     world.run_ms(120_000);
     assert_eq!((world.over, lives(&world)), (None, 3));
+}
+
+/// Jobs of four ranks on two nodes that run, and go on without ranks.
+fn ignoring() -> World {
+    let mut settings = config();
+    settings.fault.policy.change("process=ignore,restart").expect("a change");
+    let mut world = World::new(4, 2, 16, settings);
+    world.run_ms(60);
+    world
+}
+
+/// R37
+#[test]
+fn a_job_goes_on_without_a_rank_and_ends_with_its_status() {
+    for (status, finishes_first) in [(KILLED, false), (CODE, false), (ExitStatus::Code(0), true)] {
+        let mut world = ignoring();
+        if finishes_first {
+            // It waits for the others when it dies.
+            world.rank(3, participant::Input::Finalizing);
+            world.run_ms(20);
+        }
+        world.end(3, status);
+        world.run_ms(300);
+        assert_eq!((world.over, lives(&world), world.processes.len()), (None, 1, 3), "{status}");
+        let ignored = Plan::Ignore { rank: Rank(3), status };
+        let reports: Vec<_> = world
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Reported { action: Some((_, plan)), .. } => Some(*plan),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(reports, [ignored]);
+        for rank in 0..3 {
+            world.rank(rank, participant::Input::Finalizing);
+        }
+        world.run_ms(30);
+        assert!(world.transcript.contains("finalize-done"), "{}", world.transcript);
+        for rank in 0..3 {
+            world.end(rank, ExitStatus::Code(0));
+        }
+        world.run_ms(30);
+        let report = world.over.expect("it is over");
+        assert_eq!((report.ending, report.status, report.rollbacks), (Ending::Finished, status, 0));
+    }
+}
+
+/// R37
+#[test]
+fn nothing_is_saved_any_more_without_a_rank_and_a_later_fault_brings_it_back() {
+    let mut world = ignoring();
+    world.request(Source::Command);
+    world.run_ms(100);
+    assert_eq!(world.store.commits.len(), 1);
+    // A cut that is under way is abandoned.
+    world.delays.write = Duration::from_millis(50);
+    world.request(Source::Command);
+    world.run_ms(3);
+    world.end(1, KILLED);
+    world.run_ms(100);
+    world.request(Source::Command);
+    world.run_ms(100);
+    let rank = Rank(1);
+    let lost = |event: &Event| match event {
+        Event::Checkpoint(CheckpointEvent::Abandoned { reason, .. }) => *reason == AbandonReason::RankLost { rank },
+        Event::Checkpoint(CheckpointEvent::Refused { reason, .. }) => *reason == RefuseReason::RankLost { rank },
+        _ => false,
+    };
+    assert_eq!(world.events.iter().filter(|event| lost(event)).count(), 2, "{:?}", world.events);
+    assert_eq!((world.store.commits.len(), lives(&world), world.processes.len()), (1, 1, 3));
+    // Its silence is no news.
+    let report = FaultReport::RankSilent { rank, by: Some(Rank(2)), silent_ms: 1000 };
+    world.say(Rank(2), Message::Fault { report });
+    world.run_ms(50);
+    assert_eq!(world.job.suspects().count(), 0);
+    world.delays.write = Duration::from_millis(1);
+    world.crash_node(1);
+    world.run_ms(50);
+    world.revive_node(1);
+    world.run_ms(2000);
+    assert_eq!((lives(&world), world.processes.len()), (2, 4), "{}", world.transcript);
+    world.request(Source::Command);
+    world.run_ms(100);
+    assert_eq!(world.store.commits.len(), 2);
+}
+
+/// R37
+#[test]
+fn every_rank_may_be_lost_one_after_the_other() {
+    let mut world = ignoring();
+    for rank in 0..4 {
+        world.end(rank, CODE);
+        world.run_ms(20);
+    }
+    let report = world.over.expect("it is over");
+    assert_eq!((report.ending, report.status), (Ending::Finished, CODE));
 }

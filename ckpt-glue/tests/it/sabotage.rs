@@ -130,3 +130,13 @@ fn r9_a_job_that_has_committed_begins_anew() {
         world.store.decisions.last().is_some_and(|last| last.life.counter == 2 && last.restore.is_none())
     });
 }
+
+#[test]
+fn r37_no_rank_learns_of_a_loss() {
+    shows(Rule::LossUntold, |mut world| {
+        world.ignore_process_faults();
+        world.end(0, ExitStatus::Signal(9));
+        world.run_ms(40);
+        !world.transcript.contains("rank-lost 0")
+    });
+}

@@ -24,6 +24,7 @@ mod ids;
 mod inspect;
 mod interval;
 mod limited;
+mod lost_ranks;
 mod metadata_damage;
 mod missing;
 mod mpi;

@@ -402,6 +402,23 @@ mod tests {
         assert!(is_named_after_its_rank(names[0]) && !is_named_after_its_rank(crate::address::random_port()));
     }
 
+    // R37
+    #[test]
+    fn a_rank_that_is_lost_is_noted_for_ports_to_come() {
+        let (keeper, mut launcher) = started();
+        let Keeper::Own(line) = &keeper else { panic!("a line of its own") };
+        let lost = Message::RankLost { rank: Rank(1), status: ckpt_glue::names::ExitStatus::Signal(9) };
+        report(&mut launcher, Life { counter: 1, ..LIFE }, vec![lost.clone()]);
+        let socket = line.lock().stream.as_ref().unwrap().try_clone().unwrap();
+        assert!(line.hear(&socket));
+        assert_eq!(line.open_ports().lost, [], "the message is of another life");
+        report(&mut launcher, LIFE, vec![lost.clone(), lost]);
+        assert!(line.hear(&socket));
+        assert_eq!(line.open_ports().lost, [Rank(1)]);
+        drop(launcher);
+        assert!(!line.hear(&socket), "nothing more comes");
+    }
+
     #[test]
     fn the_keeper_gets_the_final_counters_of_every_link() {
         let (keeper, mut launcher) = started();

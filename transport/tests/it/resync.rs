@@ -238,7 +238,8 @@ fn a_restarted_port_understands_its_peers_by_how_they_are_reached_now() {
 /// Operations that ended with an error, in the order of the reports: sends as they are, receives with whether they are finished.
 fn failed(world: &World, node: usize) -> (Vec<OpId>, Vec<(OpId, bool)>) {
     let events = &world.nodes[node].events;
-    let broken = events.iter().position(|event| matches!(event, Event::Inconsistent { .. }));
+    let is_reason = |event: &Event| matches!(event, Event::Inconsistent { .. } | Event::PeerLost { .. });
+    let broken = events.iter().position(is_reason);
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     for (at, event) in events.iter().enumerate() {
         match event {
@@ -259,6 +260,23 @@ fn failed(world: &World, node: usize) -> (Vec<OpId>, Vec<(OpId, bool)>) {
 
 #[test]
 fn what_waits_on_a_broken_link_ends_with_an_error() {
+    waiting_ends_with_an_error(|port, now| {
+        let next = port.final_counters().next().expect("a link").next;
+        port.peer_has_closed(now, port_id(1), next + 1);
+    });
+}
+
+/// R37
+#[test]
+fn what_waits_for_a_peer_that_is_lost_ends_with_an_error() {
+    waiting_ends_with_an_error(|port, _| {
+        port.lose_peer(port_id(1));
+        port.lose_peer(port_id(7));
+        assert_eq!(port.links(), 2, "a peer without a link stays without one");
+    });
+}
+
+fn waiting_ends_with_an_error(break_link: impl Fn(&mut Port, Instant)) {
     let mut world = World::new(3, &config(), 1500);
     // Everything that can be under way over the link of node 0 to node 1, in both directions.
     world.receive(1, None, Some(900), 10);
@@ -296,9 +314,8 @@ fn what_waits_on_a_broken_link_ends_with_an_error() {
     assert_eq!((state.sends.len(), state.links[0].incoming.len()), (1, 1));
     assert!(failed(&world, 0).0.is_empty());
 
-    let next = world.port(0).final_counters().next().expect("a link").next;
     let now = world.now;
-    world.port(0).peer_has_closed(now, port_id(1), next + 1);
+    break_link(world.port(0), now);
     world.collect(0);
     let (mut sends, receives) = failed(&world, 0);
     sends.sort_unstable();

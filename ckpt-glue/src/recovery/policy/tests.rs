@@ -18,6 +18,8 @@ const VIEW: RecoveryView = RecoveryView {
     on_fault: OnFault::Restart,
     on_exit: OnExit::Fail,
     has_other_hosts: true,
+    all_run: true,
+    rolls_back: true,
 };
 
 /// Two nodes of two ranks each.
@@ -168,6 +170,43 @@ fn a_policy_does_not_outlive_the_bounds_of_the_job() {
     assert_eq!(after, Duration::from_millis(400));
 }
 
+// R37
+#[test]
+fn a_rank_that_has_ended_is_ignored_however_it_has_ended() {
+    let (rank, after) = (Rank(2), Duration::ZERO);
+    let code = |code| FaultReport::RankDied { rank, status: ExitStatus::Code(code) };
+    let ignored = |status| Some(Plan::Ignore { rank, status });
+    let policy = with("process=ignore, restart");
+    assert_eq!(policy.plan(&VIEW, &classified(killed(2))), ignored(ExitStatus::Signal(9)));
+    for number in [0, 1] {
+        assert_eq!(policy.plan(&VIEW, &classified(code(number))), ignored(ExitStatus::Code(number)));
+    }
+    // It is the program's word that all end.
+    let aborted = classified(FaultReport::Aborted { rank, code: 3 });
+    let stop = |reason| Some(Plan::Stop { reason });
+    assert_eq!(policy.plan(&VIEW, &aborted), stop(StopReason::ProgramAborted));
+    // While ranks come up there is no life that could go on.
+    let early = RecoveryView { all_run: false, ..VIEW };
+    assert_eq!(policy.plan(&early, &classified(killed(2))), Some(Plan::Restart { after }));
+    let alone = with("process=ignore");
+    let reason = StopReason::Policy { model: FaultModel::Process };
+    assert_eq!(alone.plan(&early, &classified(killed(2))), stop(reason));
+    assert_eq!(alone.plan(&early, &classified(code(1))), stop(StopReason::ProgramExited));
+    let not_started = classified(FaultReport::RankNotStarted { rank, errno: 2 });
+    assert_eq!(policy.plan(&VIEW, &not_started), Some(Plan::Restart { after }));
+    // Without checkpoints, too, but not against the person's word.
+    let fixed = RecoveryView { rolls_back: false, ..VIEW };
+    assert_eq!(policy.plan(&fixed, &classified(killed(2))), ignored(ExitStatus::Signal(9)));
+    assert_eq!(policy.plan(&fixed, &not_started), stop(StopReason::OnFaultAbort));
+    let abort = RecoveryView { on_fault: OnFault::Abort, ..VIEW };
+    assert_eq!(policy.plan(&abort, &classified(killed(2))), stop(StopReason::OnFaultAbort));
+    let repeated = Fault { model: FaultModel::Repeated, ..classified(killed(2)) };
+    let node = NodeIndex(1);
+    let moved = Plan::Migrate { node, after, fallback: Fallback::Restart };
+    assert_eq!(policy.plan(&VIEW, &repeated), Some(moved), "the node is at fault");
+    assert_eq!(with("repeated=ignore").plan(&VIEW, &repeated), ignored(ExitStatus::Signal(9)));
+}
+
 #[test]
 fn a_wrong_change_leaves_the_policy_as_it_is() {
     let mut policy = with("repeated=stop");
@@ -183,6 +222,10 @@ fn a_wrong_change_leaves_the_policy_as_it_is() {
         "repeated=migration,restart,stop",
         "repeated=migration,migration",
         "repeated=transfer",
+        "permanent=ignore",
+        "network=ignore",
+        "process=restart,ignore",
+        "process=ignore,migration",
     ] {
         assert!(policy.change(wrong).is_err(), "{wrong}");
         assert_eq!(policy, before, "{wrong}");

@@ -543,6 +543,14 @@ impl World {
         self.settle();
     }
 
+    /// The job goes on without ranks whose processes end.
+    pub(crate) fn ignore_process_faults(&mut self) {
+        let (now, mut policy) = (self.now, self.job.policy().clone());
+        policy.change("process=ignore").unwrap();
+        self.job.handle(now, job::Input::SetPolicy(policy));
+        self.settle();
+    }
+
     /// A person says that a node is failing.
     pub(crate) fn suspect(&mut self, node: u32) {
         let now = self.now;

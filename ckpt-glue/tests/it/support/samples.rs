@@ -389,6 +389,7 @@ impl<'a> Numbers<'a> {
             },
             Message::WaitQuery { query: self.int(), time_left_ns: self.long() },
             Message::WaitReports { query: self.int(), reports: self.some_of(Self::rank_report) },
+            Message::RankLost { rank: self.rank(), status: self.exit() },
         ]
     }
 
