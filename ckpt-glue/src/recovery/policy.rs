@@ -241,6 +241,12 @@ impl Policy {
         Ok(())
     }
 
+    /// Whether the job goes on without ranks that end.
+    #[must_use]
+    pub fn ignores(&self) -> bool {
+        [&self.on.process, &self.on.repeated].iter().any(|order| order.first() == RecoveryProtocol::Ignore)
+    }
+
     /// Another reaction to faults of one model: `repeated=migration,restart`.
     ///
     /// # Errors

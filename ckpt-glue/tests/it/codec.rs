@@ -181,17 +181,17 @@ fn the_bytes_of_every_message() {
     }
     expect![[r#"
         version 1
-        KeeperHello: 77 bytes, checksum 77fa5694, 0102100e0c
-        Fence: 78 bytes, checksum 1a4ae6d9, 0244605c5800
-        Fenced: 82 bytes, checksum 2b6af609, 03108070602202e3c200
-        Ending: 81 bytes, checksum ab3f7965, 0c8100840312111817
-        NewLife: 151 bytes, checksum 0f0278f2, 0400003000402000e1c0a080600001000000070000000000
-        Hello: 98 bytes, checksum 67a25580, 05302e2c2a0c000000000100000060000000000000000000
-        Registered: 140 bytes, checksum 9c668ee7, 0603000000262422302e2c2a280000000018100840383028
-        Addresses: 77 bytes, checksum 821c4663, 0700000000
-        Start: 82 bytes, checksum f1453592, 08000000000082624222
-        Running: 81 bytes, checksum 858d8154, 090000000002820181
-        Request: 74 bytes, checksum f101d13a, 1001
+        KeeperHello: 77 bytes, checksum d70d4818, 0102100e0c
+        Fence: 78 bytes, checksum a6933fd7, 0244605c5800
+        Fenced: 82 bytes, checksum 4f76fe37, 03108070602202e3c200
+        Ending: 81 bytes, checksum 5c51032e, 0c8100840312111817
+        NewLife: 151 bytes, checksum 5c48eebc, 0400003000402000e1c0a080600001000000070000000000
+        Hello: 98 bytes, checksum 841b048e, 05302e2c2a0c000000000100000060000000000000000000
+        Registered: 140 bytes, checksum 7cce17c4, 0603000000262422302e2c2a280000000018100840383028
+        Addresses: 77 bytes, checksum e4add449, 0700000000
+        Start: 82 bytes, checksum 7d6c50c9, 08000000000082624222
+        Running: 81 bytes, checksum 0975ac9c, 090000000002820181
+        Request: 74 bytes, checksum a16bd80f, 1001
         PointQuery: 77 bytes, checksum 54a9b3b1, 1100000000
         PointReport: 100 bytes, checksum e91fdc2d, 1214100c08a8a09890000000000001000000000080010006
         Cut: 94 bytes, checksum f8ded9b4, 13000000000100030000000000003028201810084038
@@ -232,6 +232,7 @@ fn the_bytes_of_every_message() {
         Fault: 80 bytes, checksum ec3a90da, 20080c0a08060158
         WaitQuery: 85 bytes, checksum e2e4b15d, 4a60504030c2a28262422202e3
         WaitReports: 181 bytes, checksum fc7f17f0, 4b00000000030000001c1814100500000000000000060000
+        RankLost: 79 bytes, checksum b0710f81, 28121118170100
     "#]]
     .assert_eq(&reported);
 }

@@ -111,9 +111,9 @@ fn errors_name_the_field_what_is_expected_and_what_is_there() {
         {"checkpoint": {"protocol": "optimistic"}}
             job file: `checkpoint.protocol` names `optimistic`; this build has `coordinated`
         {"fault": {"policy": {"on": {"process": "transfer"}}}}
-            job file, line 1 column 51: `transfer` is no recovery protocol; expected wait, restart, migration or stop at line 1 column 51
+            job file, line 1 column 51: `transfer` is no recovery protocol; expected wait, ignore, restart, migration or stop at line 1 column 51
         {"fault": {"policy": {"on": {"process": "wait"}}}}
-            job file: fault.policy: on.process is `wait`; expected restart, migration, stop
+            job file: fault.policy: on.process is `wait`; expected ignore, restart, migration, stop
         {"fault": {"on_fault": "panic"}}
             job file, line 1 column 30: unknown variant `panic`, expected `restart` or `abort` at line 1 column 30
         {"fault": {"restarts_max": 100000}}

@@ -331,6 +331,9 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
     let is_unsaved = !wants_checkpoints(arguments);
     let rolls_back = arguments.fault.on_fault == Some(FaultAction::Restart) && is_unsaved;
     let begins_again = arguments.fault.on_exit == Some(ExitAction::Restart) && is_unsaved;
+    // A job that is not saved can go on without a rank all the same.
+    let policy = arguments.fault.recovery.as_ref();
+    let rolls_back_only = is_unsaved && policy.is_some_and(|policy| is_open || !policy.ignores());
     let refused = [
         (is_open && checkpoint.interval.every.is_some(), "--ckpt-every", NOT_SAVED),
         (is_open && checkpoint.interval.mtbf.is_some(), "--mtbf", NOT_SAVED),
@@ -349,7 +352,7 @@ fn check_options(arguments: &RunArguments, mpi: &Mpi) -> Result<(), CliError> {
         (is_open && arguments.detach, "--detach", NOT_DETACHED),
         (rolls_back, "--on-fault restart", NOTHING_SAVED),
         (begins_again, "--on-exit restart", NOTHING_SAVED),
-        (is_unsaved && arguments.fault.recovery.is_some(), "--recovery", NOTHING_SAVED),
+        (rolls_back_only, "--recovery", NOTHING_SAVED),
         (arguments.auth.is_some(), "--auth", "The provider always authenticates headers"),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {

@@ -261,6 +261,8 @@ fn pause_after(recovery: &mut Recovery, now: &mut Instant, runs: Duration) -> Du
         on_exit: OnExit::Fail,
         back_off: Duration::from_millis(200),
         has_other_hosts: true,
+        all_run: true,
+        rolls_back: true,
     };
     let plan = Policy::default().plan(&view, &died());
     let Some(plan @ Plan::Restart { after }) = plan else { panic!("{plan:?}") };
