@@ -57,7 +57,7 @@
 //!
 //! ```text
 //! K ^ C  Fault(report)               at once: a process ended, a keeper is silent, the program aborts
-//! C      detector: which model of fault?    policy: restart, migration, stop, or wait?
+//! C      detector: which model of fault?    policy: restart, migration, stop, ignore, or wait?
 //! C > K  Fence(counter) ...          a life begins as above; a fault on the way is one like any other
 //! ```
 //!

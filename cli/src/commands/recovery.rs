@@ -28,6 +28,7 @@ A fault has a model, and FILE names the recovery protocols for each model, in th
   permanent  no rank of such a node can run any more, and it has not come back within transient-within; or `stillwire suspect` names it
 
   wait       the job waits until the fault is over (network)
+  ignore     the job goes on without the rank, and takes no more checkpoints; operations to it fail (process, repeated)
   restart    all ranks go back to the newest checkpoint, on the same nodes; a node that does not answer is waited for, for transient-within and some 30 s more, and then the job ends
   migration  the same, and another host takes the place of the node (--spare-hosts, --on-host-loss spread); \
 its images are rebuilt there, or read from a shared directory
@@ -35,8 +36,8 @@ its images are rebuilt there, or read from a shared directory
 
 A silent network moves a node only if the job has at least three, and one of them alone is cut off. A restart brings ranks back to the network that was silent.
 
-Only `migration` can fail, for want of a host: `migration, restart` and `migration, stop` name what follows then. \
-A rank that ends by itself is no fault of the machine: see --on-exit. With --on-fault abort every fault ends the job.
+Only `migration` can fail, for want of a host, and `ignore`, before all ranks run: `restart` or `stop` behind it says what follows then. \
+A rank that ends by itself is no fault of the machine: see --on-exit. With `process = \"ignore\"` the job goes on without it, too. With --on-fault abort every fault ends the job.
 
 `stillwire tune JOB --on MODEL=PROTOCOL` changes the reactions of a running job.
 
@@ -245,9 +246,9 @@ mod tests {
         let wrong = [
             ("[on]\nproces = \"restart\"", "line 2, column 1"),
             ("[on]\nproces = \"restart\"", "expected one of `network`, `process`"),
-            ("[on]\nprocess = \"ignore\"", "expected wait, restart, migration or stop"),
-            ("[on]\nprocess = \"restart, stop\"", "expected one, or `migration, restart`"),
-            ("[on]\nprocess = \"wait\"", "on.process is `wait`; expected restart, migration, stop"),
+            ("[on]\nprocess = \"forget\"", "expected wait, ignore, restart, migration or stop"),
+            ("[on]\nprocess = \"restart, stop\"", "expected one, or `migration` or `ignore` with"),
+            ("[on]\nprocess = \"wait\"", "on.process is `wait`; expected ignore, restart, migration, stop"),
             ("[on]\ntransient = \"stop\"", "on.transient is `stop`; expected restart, migration"),
             ("[on]\nprocess = [\"restart\"]", "expected a string"),
             ("[thresholds]\nrepeated-faults = 0", "expected 1 to 1000"),

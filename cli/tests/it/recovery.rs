@@ -229,15 +229,15 @@ fn a_changed_reaction_is_reported_and_kept() {
 #[test]
 fn wrong_files_and_changes_are_refused_before_anything_happens() {
     let place = Place::new();
-    let file = policy(&place, "[on]\nprocess = \"ignore\"\n");
+    let file = policy(&place, "[on]\nprocess = \"forget\"\n");
     for command in [
         &["recovery", "check", &file][..],
         &["run", "-n", "2", "--ckpt-dir", "d", "--recovery", &file, "--", "true"],
         &["restart", "d", "--recovery", &file],
-        &["tune", "job", "--on", "process=ignore"],
+        &["tune", "job", "--on", "process=forget"],
     ] {
         let refused = done(&mut stillwire(command));
-        refused.says(&["`ignore` is no recovery protocol; expected wait, restart, migration or stop"]);
+        refused.says(&["`forget` is no recovery protocol; expected wait, ignore, restart, migration or stop"]);
         assert_eq!(refused.code, Some(2), "{refused:?}");
     }
     let missing = done(&mut stillwire(&["recovery", "check", "/nowhere/policy.toml"]));
