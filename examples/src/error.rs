@@ -19,7 +19,9 @@ pub enum ExampleError {
     NotLaunched,
 
     /// All ranks that could do the rest are gone.
-    #[error("{done} of {tasks} tasks are done, and no rank is left that could do another; start it with more ranks")]
+    #[error(
+        "{done} of {tasks} tasks are done, and no rank is left that could do another; start it with more ranks"
+    )]
     NobodyLeft {
         /// Tasks that were done.
         done: u64,

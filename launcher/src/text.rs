@@ -154,7 +154,8 @@ pub fn stop_reason(reason: StopReason) -> String {
 pub fn plan(plan: Plan) -> String {
     match plan {
         Plan::Ignore { .. } => {
-            "the job goes on without it, and takes no more checkpoints (1 rank lost, 0 rolled back)".to_owned()
+            "the job goes on without it, and takes no more checkpoints (1 rank lost, 0 rolled back)"
+                .to_owned()
         }
         Plan::Restart { after } => format!("rolling back{}", pause(after)),
         Plan::Migrate { node, after, .. } => {

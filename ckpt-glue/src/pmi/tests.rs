@@ -121,7 +121,9 @@ fn as_many_lost_ranks_are_named_as_an_answer_holds() {
         server.handle(at(1), Input::Lost { rank: Rank(rank) });
     }
     let line = ask(&mut server, 0, "cmd=get kvsname=job key=PMI_dead_processes");
-    assert!(line.starts_with("cmd=get_result rc=0 msg=success value=1,2,3,") && line.len() < PMI_REPLY_BYTES_MAX);
+    assert!(
+        line.starts_with("cmd=get_result rc=0 msg=success value=1,2,3,") && line.len() < PMI_REPLY_BYTES_MAX
+    );
     assert!(!line.ends_with(','), "{line}");
 }
 

@@ -429,8 +429,12 @@ fn nothing_is_saved_any_more_without_a_rank_and_a_later_fault_brings_it_back() {
     world.run_ms(100);
     let rank = Rank(1);
     let lost = |event: &Event| match event {
-        Event::Checkpoint(CheckpointEvent::Abandoned { reason, .. }) => *reason == AbandonReason::RankLost { rank },
-        Event::Checkpoint(CheckpointEvent::Refused { reason, .. }) => *reason == RefuseReason::RankLost { rank },
+        Event::Checkpoint(CheckpointEvent::Abandoned { reason, .. }) => {
+            *reason == AbandonReason::RankLost { rank }
+        }
+        Event::Checkpoint(CheckpointEvent::Refused { reason, .. }) => {
+            *reason == RefuseReason::RankLost { rank }
+        }
         _ => false,
     };
     assert_eq!(world.events.iter().filter(|event| lost(event)).count(), 2, "{:?}", world.events);

@@ -237,7 +237,8 @@ fn wrong_files_and_changes_are_refused_before_anything_happens() {
         &["tune", "job", "--on", "process=forget"],
     ] {
         let refused = done(&mut stillwire(command));
-        refused.says(&["`forget` is no recovery protocol; expected wait, ignore, restart, migration or stop"]);
+        refused
+            .says(&["`forget` is no recovery protocol; expected wait, ignore, restart, migration or stop"]);
         assert_eq!(refused.code, Some(2), "{refused:?}");
     }
     let missing = done(&mut stillwire(&["recovery", "check", "/nowhere/policy.toml"]));

@@ -270,7 +270,8 @@ impl Shell<'_> {
         };
         let is_lost = self.end.failed.is_some_and(|(rank, _)| self.end.lost.contains(&rank));
         let when = if is_lost { "and the job went on without it" } else { "after it had finished" };
-        let words = format!("{who} ended with {}{}{when}", text::status(status), if is_lost { ", " } else { " " });
+        let words =
+            format!("{who} ended with {}{}{when}", text::status(status), if is_lost { ", " } else { " " });
         Some(Verdict { words, exit_code: Some(exit_code) })
     }
 

@@ -475,12 +475,8 @@ fn suspects(seed: u64, plan: &mut Plan) {
 fn reactions(seed: u64, plan: &mut Plan) {
     let random = &mut Random::stream(seed, STREAM_REACTIONS);
     if plan.nodes >= 2 && random.percent(30) {
-        plan.reactions = random.pick(&[
-            Reactions::Moving,
-            Reactions::Waiting,
-            Reactions::Ending,
-            Reactions::Ignoring,
-        ]);
+        plan.reactions =
+            random.pick(&[Reactions::Moving, Reactions::Waiting, Reactions::Ending, Reactions::Ignoring]);
         plan.spares = plan.spares.max(below(random, 3));
     }
 }

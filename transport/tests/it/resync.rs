@@ -9,8 +9,8 @@ use transport::auth::Authenticator;
 use transport::port::state::PortState;
 use transport::wire::Kind;
 use transport::{
-    AuthLevel, Epoch, Event, FrozenPort, Life, LinkIndex, OpId, Outgoing, Payload, RailIndex, Reach, Restart,
-    SendError, Space,
+    AuthLevel, Epoch, Event, FrozenPort, Instant, Life, LinkIndex, OpId, Outgoing, Payload, Port, RailIndex,
+    Reach, Restart, SendError, Space,
 };
 
 const MS: Duration = Duration::from_millis(1);

@@ -64,7 +64,9 @@ impl Job {
                     | AbandonReason::TimedOut { .. }
                     | AbandonReason::CommitFailed { .. } => true,
                     // Says nothing of the next one.
-                    AbandonReason::Finishing | AbandonReason::RankLost { .. } | AbandonReason::LifeOver => false,
+                    AbandonReason::Finishing | AbandonReason::RankLost { .. } | AbandonReason::LifeOver => {
+                        false
+                    }
                 };
                 if fails {
                     measure.failed(now);

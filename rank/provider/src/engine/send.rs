@@ -68,7 +68,8 @@ impl Engine {
         // Only a long message, or one that wants to know of its match, is asked for by the receiver.
         let copied = bytes <= EAGER_BYTES_MAX && (message.inject || flags & flag::MATCH_COMPLETE == 0);
         let early = copied && (message.inject || flags & UNTIL_RECEIVED == 0);
-        let sending = Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind), link };
+        let sending =
+            Sending { context: message.submit.context, flags: wanted.then_some(flag::SEND | kind), link };
         // A completion without counter and queue needs no trace.
         let tracked = !early && (wanted || self.sinks.sends.is_some()) || !copied;
         let key = if early || !tracked { None } else { Some(state.requests.insert(Request::Send(sending))) };
