@@ -85,7 +85,8 @@ fn hand_out(session: &mut Session, tasks: u64) -> Result<TasksReport, ExampleErr
         while let (Some(rank), Some(task)) = (idle.front().copied(), waiting.front().copied()) {
             match session.send(rank, TASK, task.to_le_bytes().to_vec()) {
                 Ok(()) => {
-                    (idle.pop_front(), waiting.pop_front());
+                    idle.pop_front();
+                    waiting.pop_front();
                     doing.insert(rank, task);
                 }
                 // It is among the lost ranks at the next look.

@@ -111,8 +111,8 @@ pub(crate) fn run(
     let provider = provider::find(None);
     if let Some(mpi) = &detected.mpi {
         check_options(&arguments, mpi)?;
-        if !wants_checkpoints(&arguments) {
-            // There is no image of it to go back to.
+        if !wants_checkpoints(&arguments) && !config.fault.policy.ignores() {
+            // There is no image of it to go back to. The launcher knows that of a job that can go on without a rank.
             config.fault.on_fault = OnFault::Abort;
         }
         if let Err(error) = provider {
