@@ -59,6 +59,7 @@ extern "C" {
 #define STILLWIRE_RESTART 1u   /* all ranks go back to the newest checkpoint, on the same nodes */
 #define STILLWIRE_MIGRATION 2u /* the same, and another host takes the place of the node; without one: restart */
 #define STILLWIRE_STOP 3u      /* the job ends, and its checkpoints stay; not for TRANSIENT */
+#define STILLWIRE_IGNORE 4u    /* the job goes on without the rank that has ended; for PROCESS and REPEATED */
 
 /* How sure a fault is. */
 #define STILLWIRE_CERTAIN 1u   /* the kernel has reported the end of the process */

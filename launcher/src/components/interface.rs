@@ -176,8 +176,12 @@ pub(crate) fn model_of(code: u32) -> Option<FaultModel> {
     MODELS.into_iter().find(|(of, _)| *of == code).map(|(_, model)| model)
 }
 
-const PROTOCOLS: [(u32, RecoveryProtocol); 3] =
-    [(1, RecoveryProtocol::Restart), (2, RecoveryProtocol::Migration), (3, RecoveryProtocol::Stop)];
+const PROTOCOLS: [(u32, RecoveryProtocol); 4] = [
+    (1, RecoveryProtocol::Restart),
+    (2, RecoveryProtocol::Migration),
+    (3, RecoveryProtocol::Stop),
+    (4, RecoveryProtocol::Ignore),
+];
 
 /// The protocol of a number.
 pub(crate) fn protocol_of(code: u32) -> Option<RecoveryProtocol> {
@@ -189,6 +193,7 @@ pub(crate) fn plan_code(plan: Plan) -> u32 {
     let protocol = match plan {
         Plan::Migrate { .. } => RecoveryProtocol::Migration,
         Plan::Stop { .. } => RecoveryProtocol::Stop,
+        Plan::Ignore { .. } => RecoveryProtocol::Ignore,
         _ => RecoveryProtocol::Restart,
     };
     PROTOCOLS.into_iter().find(|(_, of)| *of == protocol).map_or(BUILT_IN, |(code, _)| code)
