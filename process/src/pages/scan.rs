@@ -136,6 +136,58 @@ impl Scanner {
         self.walk(range, &scan, |_| Ok(()))
     }
 
+    /// Reports the parts of `range` that no tracker watches, also those without pages.
+    pub(crate) fn unwatched(
+        &mut self,
+        range: Range<u64>,
+        mut each: impl FnMut(Range<u64>) -> Answer<()>,
+    ) -> Answer<()> {
+        let scan = Scan { inverted: IS_WATCHED, all_of: IS_WATCHED, returned: IS_WATCHED, ..Scan::default() };
+        self.walk(range, &scan, |found| each(found.start..found.end))
+    }
+
+    /// Arms and reports, at the same moment, the pages of `range` that [`Scanner::own`] would report as written. Memory
+    /// that is not watched is passed over.
+    pub(crate) fn take_written(
+        &mut self,
+        range: Range<u64>,
+        is_anonymous: bool,
+        each: impl FnMut(Range<u64>) -> Answer<()>,
+    ) -> Answer<()> {
+        self.take(range, is_anonymous, IS_WRITTEN, each)
+    }
+
+    /// The same with pages that were not written, too.
+    pub(crate) fn take_own(
+        &mut self,
+        range: Range<u64>,
+        is_anonymous: bool,
+        each: impl FnMut(Range<u64>) -> Answer<()>,
+    ) -> Answer<()> {
+        self.take(range, is_anonymous, 0, each)
+    }
+
+    /// Without [`WATCHED_ONLY`]: the error would come after pages were armed, and instead of their list.
+    fn take(
+        &mut self,
+        range: Range<u64>,
+        is_anonymous: bool,
+        with: u64,
+        mut each: impl FnMut(Range<u64>) -> Answer<()>,
+    ) -> Answer<()> {
+        let guard = if self.knows_guards { IS_GUARD } else { 0 };
+        let without = IS_ZERO | guard | if is_anonymous { 0 } else { IS_FILE };
+        let scan = Scan {
+            flags: ARMING,
+            inverted: without,
+            all_of: without | with,
+            any_of: IS_PRESENT | IS_SWAPPED,
+            returned: IS_PRESENT,
+            ..Scan::default()
+        };
+        self.walk(range, &scan, |found| each(found.start..found.end))
+    }
+
     /// Adds the pages of `range` that `madvise(2)` has made guards.
     pub(crate) fn guards(&mut self, range: Range<u64>, runs: &mut Runs<'_>) -> Answer<()> {
         if self.has_scan && self.knows_guards { self.scan(range, 0, IS_GUARD, 0, runs) } else { Ok(()) }

@@ -47,15 +47,9 @@ impl Plan {
         }
     }
 
-    /// Whether our own tracker watches all of `line`.
+    /// Whether our own tracker watches `line`: a mapping has one watcher, and grows with it.
     pub(crate) fn is_tracked(&self, line: &Line<'_>) -> bool {
-        let mut at = line.start;
-        for tracked in &self.tracked {
-            if tracked.contains(&at) {
-                at = tracked.end;
-            }
-        }
-        at >= line.end
+        self.tracked.iter().any(|tracked| tracked.start < line.end && line.start < tracked.end)
     }
 
     /// Whether a shared mapping is of memory that ends with the process, rather than of a file that stays.

@@ -114,6 +114,7 @@ pub(crate) fn look(declared: &Declared) -> Result<Look, CaptureError> {
 /// The decisions that need no look at the process.
 pub(crate) fn plan(declared: &Declared) -> Plan {
     let mut ignored = declared.ignored_memory.clone();
+    ignored.extend(crate::live::ignored_arena());
     ignored.sort_by_key(|range| range.start);
     Plan { ignored, memory_devices: memory::memory_devices(), tracked: declared.tracked_memory.clone() }
 }

@@ -59,6 +59,7 @@ unsafe extern "C" fn resume(table: *mut Table) -> ! {
         fail(all, b"the image's code does not know the restorer's table: use the same build for both", 0);
     }
     RELEASED.store(0, Ordering::SeqCst);
+    crate::live::restored();
     let threads = all.threads.address as *mut ThreadEntry;
     let entries = all.threads.entries as usize;
     // SAFETY: entries of the table. Only the kernel writes to them meanwhile, to ids that are read after it has.

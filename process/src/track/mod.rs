@@ -26,7 +26,7 @@ pub use costs::{ARMED_BYTES_MIN, Costs, DELTA_FRACTION, Way};
 pub(crate) use kernel::{is_descriptor, is_tracker};
 
 /// A region with fewer bytes of its own is not worth the calls: it counts as written.
-const REGION_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const REGION_BYTES_MIN: u64 = 64 << 10;
 
 /// Arming delays threads that map memory meanwhile: some 10 ms for a GiB of small pages. So it is done in pieces.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -145,8 +145,18 @@ impl Tracker {
         std::mem::forget(self.descriptor);
     }
 
+    /// Watches more memory; `false`: it is gone, or is watched by the program itself.
+    pub(crate) fn register(&self, range: Range<u64>) -> bool {
+        kernel::register(self.descriptor.as_raw_fd(), range).is_ok()
+    }
+
+    /// Everything that it watches, rising, without overlap.
+    pub(crate) fn set_ranges(&mut self, ranges: Vec<Range<u64>>) {
+        self.ranges = ranges;
+    }
+
     /// A program may have closed descriptors that it did not know.
-    fn check(&self) -> Answer<()> {
+    pub(crate) fn check(&self) -> Answer<()> {
         if kernel::is_ours(self.descriptor.as_raw_fd()) { Ok(()) } else { Err(Errno(libc::EBADF)) }
     }
 
@@ -158,11 +168,11 @@ impl Tracker {
     }
 }
 
-fn read(path: &str) -> Answer<Vec<u8>> {
+pub(crate) fn read(path: &str) -> Answer<Vec<u8>> {
     fs::read(path).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
-fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     range.step_by(PIECE_BYTES as usize).map(move |start| start..end.min(start.saturating_add(PIECE_BYTES)))
 }
