@@ -1,5 +1,10 @@
 //! One capture.
 
+mod held;
+
+pub use held::{Held, HeldOutcome};
+
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -8,35 +13,37 @@ use std::time::Duration;
 
 use super::child::{fork, has_child, in_child, kill, wait};
 use super::copy::{self, CopyRoom};
-use super::describe::{Regions, Smaps};
+use super::describe::KnownFiles;
 use super::facts::Facts;
+use super::image::Notes;
 use super::room::{DONE, FAILED, Room, Size};
 use super::save::{self, Fault, SaveFault, SaveRoom, Work};
-use super::{CaptureError, Content, Mode, Options, Sink};
+use super::{CaptureError, Content, Image, Mode, Options, Sink};
 use crate::arch::{self, PAGE_BYTES};
 use crate::content::Hashes;
 use crate::declared::Declared;
-use crate::files::{self, FileId};
+use crate::files;
 use crate::pages::{Cover, InUse, Pace, Progress, Sum, write_some};
 use crate::preflight::{self, Look};
 use crate::scratch::Scratch;
 use crate::signals;
 use crate::state::memory::PageRun;
-use crate::state::signals::Pending;
 use crate::state::threads::At;
-use crate::state::{Files, ProcessState};
 use crate::stop::{self, Noted, StopFault, Stopped};
 use crate::sys::{self, Errno};
 
 /// A process that was looked at, and room for its state.
 pub struct Prepared {
-    look: Look,
+    pub(super) look: Look,
     options: Options,
-    files: files::Prepared,
-    signals: signals::Prepared,
-    content: Content,
+    pub(super) files: files::Prepared,
+    pub(super) signals: signals::Prepared,
+    pub(super) content: Content,
     pace: Option<Box<dyn Pace>>,
-    room: Room,
+    /// Pages that may be left out in [`Mode::Scan`] if they were not written; `None`: all.
+    handed_over: Option<Vec<PageRun>>,
+    pub(super) known_files: KnownFiles,
+    pub(super) room: Room,
     // After `room`, which lies in it.
     scratch: Scratch,
 }
@@ -64,22 +71,6 @@ pub struct Pause {
     pub threads: u32,
     /// Of these, interrupted in a system call that they make again.
     pub rewound: u32,
-}
-
-/// The result of a capture, once all pages are written.
-pub struct Image {
-    /// Everything but pages and descriptors.
-    pub state: ProcessState,
-    /// Descriptors.
-    pub files: Files,
-    /// Bytes that were written from the sink's offset on.
-    pub pages_bytes: u64,
-    /// Their checksum.
-    pub pages_sum: u64,
-    /// Pages that were not written, because the image below has them as they are; only if [`Captured::is_delta`].
-    pub unchanged: Vec<PageRun>,
-    /// Hashes of the pages, if [`Prepared::note_content`] was asked for.
-    pub hashes: Option<Arc<Hashes>>,
 }
 
 /// A process was captured; its pages are written, or are being written.
@@ -116,7 +107,18 @@ impl Prepared {
         let (scratch, room) = Room::new(size.with_margin())
             .map_err(|errno| CaptureError::Call { call: "mmap of the capture's own memory", errno })?;
         let content = Content::Unknown;
-        let mut prepared = Prepared { look, options, files, signals, content, pace: None, room, scratch };
+        let mut prepared = Prepared {
+            look,
+            options,
+            files,
+            signals,
+            content,
+            pace: None,
+            handed_over: None,
+            known_files: HashMap::new(),
+            room,
+            scratch,
+        };
         prepared.look.plan.ignored.extend([prepared.scratch.range(), prepared.files.memory()]);
         prepared.look.plan.ignored.sort_by_key(|range| range.start);
         Ok(prepared)
@@ -140,6 +142,12 @@ impl Prepared {
         self.content = Content::Compared(with);
     }
 
+    /// Has pages copied in [`Mode::Scan`] although they were not written, unless they are among these
+    /// ([`crate::live::Rounds::handed_over`]): by rising address, without overlap.
+    pub fn handed_over(&mut self, pages: Vec<PageRun>) {
+        self.handed_over = Some(pages);
+    }
+
     /// Has pages written no faster than that, as long as the program runs meanwhile: not in [`Mode::Sync`].
     pub fn limit(&mut self, pace: Box<dyn Pace>) {
         self.pace = Some(pace);
@@ -148,15 +156,45 @@ impl Prepared {
     /// Captures. All other threads of the process stand still meanwhile, and go on before this returns, however it
     /// returns. The calling thread must have been started by the C library, and is part of the image.
     pub fn capture(self, sink: Sink<'_>, sum: &mut dyn Sum) -> Result<Outcome, CaptureError> {
+        let Some((attempt, prepared)) = self.run(Some(sink), sum, None)? else {
+            return Ok(Outcome::Restored);
+        };
+        let agent = attempt.agent();
+        Ok(Outcome::Captured(Box::new(Captured {
+            mode: attempt.mode,
+            pause: attempt.pause,
+            fork_refused: attempt.fork_refused,
+            child: attempt.child,
+            noted: attempt.facts,
+            threads: attempt.threads,
+            agent,
+            maps_bytes: attempt.maps_bytes,
+            progress: Progress::default(),
+            prepared,
+        })))
+    }
+
+    /// Stops the threads, and lets them go on. `None` in the restored process.
+    fn run<'a>(
+        self,
+        sink: Option<Sink<'a>>,
+        sum: &'a mut dyn Sum,
+        hold: Option<&'a mut dyn FnMut(&mut Held<'_>)>,
+    ) -> Result<Option<(Attempt<'a>, Prepared)>, CaptureError> {
+        const NO_SINK: i32 = -1;
         let size = self.look.threads * 2 + 64;
         let mut attempt = ManuallyDrop::new(Attempt {
             registers: [0; arch::REGISTERS],
             mode: self.options.mode,
-            offset: sink.offset,
-            sink: sink.number(),
-            cover: sink.cover,
+            offset: sink.as_ref().map_or(0, |sink| sink.offset),
+            sink: sink.as_ref().map_or(NO_SINK, Sink::number),
+            cover: sink.and_then(|sink| sink.cover),
             sum,
+            hold,
+            refused: None,
             facts: Facts::NOTHING,
+            // Before the stop: this thread can ask for itself at any time.
+            own: (sys::thread_id(), stop::note_self()),
             threads: Vec::with_capacity(size),
             waiting: Vec::with_capacity(size * Noted::USED_PAGES),
             maps_bytes: 0,
@@ -167,8 +205,6 @@ impl Prepared {
             prepared: ManuallyDrop::new(self),
         });
         let signals = BlockedSignals::new();
-        // Before the stop: this thread can ask for itself at any time.
-        let own = (sys::thread_id(), stop::note_self());
         let attempt_address: *mut Attempt<'_> = &raw mut *attempt;
         // SAFETY: the registers have room; `in_stop` does not unwind, and is the only user of the attempt meanwhile.
         let returned = unsafe {
@@ -184,28 +220,19 @@ impl Prepared {
         }
         signals.restore();
         let mut attempt = ManuallyDrop::into_inner(attempt);
-        let prepared = ManuallyDrop::into_inner(attempt.prepared);
+        // SAFETY: it is taken once, here, and has no other user.
+        let prepared = unsafe { ManuallyDrop::take(&mut attempt.prepared) };
         if is_restored {
             // Both were left out of the image: nothing is mapped there, or something else.
             let Prepared { files, content, scratch, .. } = prepared;
             std::mem::forget((files, content, scratch));
-            return Ok(Outcome::Restored);
+            return Ok(None);
+        }
+        if let Some(refused) = attempt.refused.take() {
+            return Err(refused);
         }
         attempt.outcome.map_err(InStop::into_error)?;
-        attempt.threads.push(own);
-        let agent = At::Agent { registers: attempt.registers.to_vec(), mask: u64::MAX };
-        Ok(Outcome::Captured(Box::new(Captured {
-            mode: attempt.mode,
-            pause: attempt.pause,
-            fork_refused: attempt.fork_refused,
-            child: attempt.child,
-            noted: attempt.facts,
-            threads: attempt.threads,
-            agent,
-            maps_bytes: attempt.maps_bytes,
-            progress: Progress::default(),
-            prepared,
-        })))
+        Ok(Some((attempt, prepared)))
     }
 }
 
@@ -242,7 +269,12 @@ struct Attempt<'a> {
     offset: u64,
     cover: Option<&'a dyn Cover>,
     sum: &'a mut dyn Sum,
+    /// What runs before the threads go on.
+    hold: Option<&'a mut dyn FnMut(&mut Held<'_>)>,
+    /// Why it did not run.
+    refused: Option<CaptureError>,
     facts: Facts,
+    own: (u32, Noted),
     threads: Vec<(u32, Noted)>,
     /// Room for [`Work::waiting`].
     waiting: Vec<u64>,
@@ -306,16 +338,23 @@ impl Attempt<'_> {
         self.waiting.sort_unstable();
         self.waiting.dedup();
         self.pause.threads = u32::try_from(self.threads.len()).unwrap_or(u32::MAX);
+        self.threads.push(self.own);
         stopped.beat();
         let looked = sys::now_ns();
         self.pause.state_ns = looked - began;
         let outcome = self.memory(stopped);
         self.pause.memory_ns = sys::now_ns() - looked;
-        outcome
+        outcome?;
+        if self.hold.is_some() { self.held(stopped, began) } else { Ok(()) }
+    }
+
+    /// How the calling thread goes on in a restored process.
+    fn agent(&self) -> At {
+        At::Agent { registers: self.registers.to_vec(), mask: u64::MAX }
     }
 
     fn memory(&mut self, stopped: &Stopped) -> Result<(), InStop> {
-        let Prepared { look, room, content, pace, .. } = &mut *self.prepared;
+        let Prepared { look, room, content, pace, handed_over, .. } = &mut *self.prepared;
         let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
         let shared =
             save::copy_shared(maps, &look.plan, room.shared_runs, room.copies).map_err(InStop::Save)?;
@@ -326,6 +365,7 @@ impl Attempt<'_> {
             shared: room.shared_runs.get(..shared).unwrap_or(&[]),
             waiting: &self.waiting,
             content,
+            handed_over: handed_over.as_deref(),
             sink: self.sink,
             offset: self.offset,
             cover: self.cover,
@@ -344,6 +384,19 @@ impl Attempt<'_> {
                 Err(SaveFault { errno: Errno(libc::ENOBUFS), .. }) => self.mode = Mode::Fork,
                 copied => return copied.map_err(InStop::Save),
             }
+        }
+        if self.hold.is_some() {
+            self.mode = Mode::Sync;
+            // The list of found pages is needed no more when the one with their copies is whole: they change places, so
+            // that the image's list is where it always is.
+            std::mem::swap(&mut room.runs, &mut room.changed);
+            let in_place = held::InPlaceRoom {
+                runs: room.changed,
+                guards: room.guards,
+                all: room.runs,
+                copies: room.used,
+            };
+            return held::in_place(&work, in_place, self.sum, report).map_err(InStop::Save);
         }
         if self.mode == Mode::Fork {
             keep_from_child(&*look, false);
@@ -524,56 +577,12 @@ impl Captured {
             }
             _ => return Err(CaptureError::ChildEnded { status }),
         }
-        let room = &self.prepared.room;
-        let maps = room.maps.get(..self.maps_bytes).unwrap_or(&[]);
-        let smaps = room.smaps.get(..report.smaps.load(Ordering::Relaxed) as usize).unwrap_or(&[]);
-        let (runs, guards) = (report.runs.load(Ordering::Relaxed), report.guards.load(Ordering::Relaxed));
-        let unchanged = report.unchanged.load(Ordering::Relaxed) as usize;
-        let unchanged = super::describe::page_runs(room.unchanged.get(..unchanged).unwrap_or(&[]));
-        let written = match self.prepared.content {
-            Content::Compared(_) => &*room.changed,
-            Content::Unknown | Content::Noted(_) => &*room.runs,
-        };
-        let regions = Regions {
-            maps,
-            in_child: Smaps::parse(smaps),
-            before: &self.prepared.look.smaps,
-            plan: &self.prepared.look.plan,
-            runs: written.get(..runs as usize).unwrap_or(&[]),
-            guards: room.guards.get(..guards as usize).unwrap_or(&[]),
-        };
-        let look = &self.prepared.look;
-        let mut state = super::describe::state(&regions, &self.noted, &self.threads, &self.agent, look)?;
-        let seen = self.prepared.signals.finish().map_err(CaptureError::Timers)?;
-        state.signals.pending = self.pending(seen.pending);
-        (state.signals.interval_timers, state.signals.timers) = (seen.interval_timers, seen.timers);
-        let objects: Vec<FileId> = super::describe::objects(&regions);
-        let refused = |refusals| CaptureError::from(files::PrepareError::Refused(refusals));
-        let files = self.prepared.files.finish(&objects).map_err(refused)?;
-        let hashes = match std::mem::replace(&mut self.prepared.content, Content::Unknown) {
-            Content::Noted(hashes) => Some(hashes.belong_to(&state.memory.runs)),
-            Content::Unknown | Content::Compared(_) => None,
-        };
-        Ok(Image {
-            state,
-            files,
-            pages_bytes: report.bytes.load(Ordering::Relaxed),
-            pages_sum: report.sum.load(Ordering::Relaxed),
-            unchanged,
-            hashes,
+        self.prepared.image(&Notes {
+            facts: &self.noted,
+            threads: &self.threads,
+            agent: &self.agent,
+            maps_bytes: self.maps_bytes,
         })
-    }
-}
-
-impl Captured {
-    /// Signals that wait for the process, and those that wait for single threads.
-    fn pending(&self, of_process: Vec<Pending>) -> Vec<Pending> {
-        let of_all = of_process.iter().fold(0, |set, waiting| set | 1u64 << (waiting.signal - 1));
-        let mut pending = of_process;
-        for (tid, noted) in &self.threads {
-            pending.extend(signals::pending(Some(*tid), noted.pending & !of_all));
-        }
-        pending
     }
 }
 

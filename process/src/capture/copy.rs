@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use super::room::Report;
 use super::save::{Fault, SaveFault, Work, readable_end, set_protection};
+use crate::arch::PAGE_BYTES;
 use crate::maps::{self, Line};
 use crate::pages::{Run, Runs, Saved, Scanner};
-use crate::state::memory::Protection;
+use crate::state::memory::{PageRun, Protection};
 use crate::sys::{Answer, Errno};
 
 /// Where lists and copies are written to.
@@ -27,6 +28,7 @@ pub(super) fn changed(work: &Work<'_>, room: CopyRoom<'_>, report: &Report) -> R
     let mut unchanged = Runs::new(room.unchanged);
     let mut copies = Copies { room: room.copies, filled: 0 };
     let mut shared = work.shared.iter().copied().peekable();
+    let mut handed_over = HandedOver { runs: work.handed_over, at: 0 };
     for line in maps::lines(work.maps) {
         let Some(line) = line else {
             return Err(SaveFault { fault: Fault::Maps, address: 0, errno: Errno(libc::EPROTO) });
@@ -39,10 +41,15 @@ pub(super) fn changed(work: &Work<'_>, room: CopyRoom<'_>, report: &Report) -> R
                 Saved::Changed => {
                     let each = |pages: Range<u64>, is_written| {
                         if is_written {
-                            copies.take(&line, pages, &mut runs)
-                        } else {
-                            unchanged.push(Run::in_place(pages.start, pages.end - pages.start))
+                            return copies.take(&line, pages, &mut runs);
                         }
+                        handed_over.split(pages, |pages, is_handed_over| {
+                            if is_handed_over {
+                                unchanged.push(Run::in_place(pages.start, pages.end - pages.start))
+                            } else {
+                                copies.take(&line, pages, &mut runs)
+                            }
+                        })
                     };
                     scanner.own(part.clone(), line.is_anonymous(), each).map_err(at)?;
                     scanner.guards(part, &mut guards).map_err(at)?;
@@ -64,6 +71,41 @@ pub(super) fn changed(work: &Work<'_>, room: CopyRoom<'_>, report: &Report) -> R
     report.guards.store(guards.as_slice().len() as u64, Ordering::Relaxed);
     report.bytes.store(runs.bytes(), Ordering::Relaxed);
     Ok(())
+}
+
+/// The pages that may be left out. Asked for rising addresses.
+struct HandedOver<'a> {
+    runs: Option<&'a [PageRun]>,
+    /// The first run that may lie behind the last address asked for.
+    at: usize,
+}
+
+impl HandedOver<'_> {
+    /// Reports the parts of `pages` that are among them, and those that are not, rising.
+    fn split(
+        &mut self,
+        pages: Range<u64>,
+        mut each: impl FnMut(Range<u64>, bool) -> Answer<()>,
+    ) -> Answer<()> {
+        let Some(runs) = self.runs else { return each(pages, true) };
+        let mut at = pages.start;
+        while at < pages.end {
+            let Some(run) = runs.get(self.at) else { return each(at..pages.end, false) };
+            let run = run.address..run.address + run.pages * PAGE_BYTES;
+            if run.end <= at {
+                self.at += 1;
+            } else if run.start <= at {
+                let end = run.end.min(pages.end);
+                each(at..end, true)?;
+                at = end;
+            } else {
+                let end = run.start.min(pages.end);
+                each(at..end, false)?;
+                at = end;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Copies of pages, one after the other.
@@ -89,5 +131,47 @@ impl Copies<'_> {
         }
         self.filled += bytes;
         runs.push(Run { source, ..Run::in_place(pages.start, bytes as u64) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_were_not_handed_over_are_reported_from_the_others() {
+        let page = |number: u64| number * PAGE_BYTES;
+        let runs = [(2, 3), (7, 1), (8, 2), (20, 1)];
+        let runs = runs.map(|(first, pages)| PageRun { address: page(first), pages });
+        let mut handed_over = HandedOver { runs: Some(&runs), at: 0 };
+        let mut found = Vec::new();
+        for (from, to) in [(0, 1), (1, 3), (3, 9), (9, 12), (20, 22), (30, 31)] {
+            let add = |pages: Range<u64>, is_in| {
+                found.push((pages.start / PAGE_BYTES, pages.end / PAGE_BYTES, is_in));
+                Ok(())
+            };
+            handed_over.split(page(from)..page(to), add).expect("nothing fails");
+        }
+        let expected = [
+            (0, 1, false),
+            (1, 2, false),
+            (2, 3, true),
+            (3, 5, true),
+            (5, 7, false),
+            (7, 8, true),
+            (8, 9, true),
+            (9, 10, true),
+            (10, 12, false),
+            (20, 21, true),
+            (21, 22, false),
+            (30, 31, false),
+        ];
+        assert_eq!(found, expected);
+        let mut all = HandedOver { runs: None, at: 0 };
+        let is_all = |pages: Range<u64>, is_in: bool| {
+            assert_eq!((pages, is_in), (0..page(9), true));
+            Ok(())
+        };
+        all.split(0..page(9), is_all).expect("nothing fails");
     }
 }

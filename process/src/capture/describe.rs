@@ -33,6 +33,25 @@ pub(super) struct Regions<'a> {
     pub(super) plan: &'a Plan,
     pub(super) runs: &'a [Run],
     pub(super) guards: &'a [Run],
+    pub(super) known_files: &'a KnownFiles,
+}
+
+/// Programs and libraries that were inspected before the stop, by path and inode.
+pub(super) type KnownFiles = HashMap<(Vec<u8>, u64), MappedFile>;
+
+/// Inspects mapped programs and libraries. Of other files, length and time may change until the stop.
+pub(super) fn known_files(maps: &[u8], plan: &Plan) -> KnownFiles {
+    let mut known = KnownFiles::new();
+    for line in maps::lines(maps).flatten() {
+        let is_file = line.inode != 0 && !line.is_shared && plan.saved(&line) == Saved::Changed;
+        if is_file && !known.contains_key(&(line.path(), line.inode)) {
+            let file = mapped_file(&line, false);
+            if file.build_id.is_some() {
+                known.insert((line.path(), line.inode), file);
+            }
+        }
+    }
+    known
 }
 
 /// A fork gives a child no locks, and none of these.
@@ -204,7 +223,8 @@ fn backings(regions: &Regions<'_>, memory: &mut Memory) {
         } else {
             let is_held = regions.plan.saved(&line) == Saved::Whole;
             let file = *files.entry((line.path(), is_held)).or_insert_with(|| {
-                memory.files.push(mapped_file(&line, is_held));
+                let known = regions.known_files.get(&(line.path(), line.inode)).filter(|_| !is_held);
+                memory.files.push(known.cloned().unwrap_or_else(|| mapped_file(&line, is_held)));
                 (memory.files.len() - 1) as u32
             });
             Backing::File { file, offset: line.offset, is_shared: line.is_shared }

@@ -12,6 +12,7 @@ mod child;
 mod copy;
 mod describe;
 mod facts;
+mod image;
 mod room;
 mod save;
 
@@ -20,7 +21,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-pub use attempt::{Captured, Image, Outcome, Pause, Prepared};
+pub use attempt::{Captured, Held, HeldOutcome, Outcome, Pause, Prepared};
+pub use image::Image;
 
 use crate::content::Hashes;
 use crate::files::PrepareError;
@@ -106,6 +108,9 @@ pub enum CaptureError {
         /// Why.
         errno: Errno,
     },
+    /// Code is to run while threads stand still, but the program has another allocator than
+    /// [`crate::live::HoldAllocator`].
+    Allocator,
     /// Descriptors could not be looked at.
     Files(String),
     /// Timers cannot be saved.
@@ -142,6 +147,10 @@ impl fmt::Display for CaptureError {
                 write!(f, "the process grew while it was inspected: {what}; try again")
             }
             CaptureError::Call { call, errno } => write!(f, "{call}: {errno}"),
+            CaptureError::Allocator => f.write_str(
+                "code is to run while all threads stand still, but memory comes from another allocator than \
+                 process::live::HoldAllocator: make that one the #[global_allocator]",
+            ),
             CaptureError::Files(fault) => f.write_str(fault),
             CaptureError::Timers(fault) => write!(f, "{fault}"),
             CaptureError::Pages { what, address, errno } => write!(f, "{what} at {address:#x}: {errno}"),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use crate::arch::PAGE_BYTES;
 use crate::pages::Run;
 use crate::scratch::Scratch;
+use crate::stop::Noted;
 use crate::sys::Answer;
 
 /// The report of the pages' writer, in the first page of the scratch.
@@ -80,12 +81,17 @@ pub(super) struct Room {
     pub(super) changed: &'static mut [Run],
     /// Through which go the pages that their writer uses.
     pub(super) buffer: &'static mut [u8],
+    /// Copies of pages that change while code runs and threads stand still.
+    pub(super) used: &'static mut [u8],
 }
 
 /// Memory that every stop fills, populated before it; mapped shared memory may be far larger than its existing pages.
 const POPULATED_BYTES: u64 = 256 << 10;
 
 const BUFFER_BYTES: u64 = 256 << 10;
+
+/// The stack of the capturing thread, as far as it is copied, and some.
+const USED_BYTES: u64 = 3 << 20;
 
 /// Runs of guard pages.
 const GUARD_RUNS: usize = 64 << 10;
@@ -111,6 +117,7 @@ impl Room {
         // Without need they are not touched, and cost nothing.
         let (written, unchanged) = (take(size.written), take((runs + shared_runs) * run));
         let changed = take((runs + shared_runs) * run);
+        let used = take(USED_BYTES + (size.threads * Noted::USED_PAGES) as u64 * PAGE_BYTES);
         let scratch = Scratch::new(end)?;
         // In the stop nothing is to wait for the kernel to make pages.
         scratch.populate(written.clone());
@@ -130,6 +137,7 @@ impl Room {
                 shared_runs: scratch.slice(lists[2].start, bytes(&lists[2]) / size_of::<Run>()),
                 copies: scratch.slice(copies.start, bytes(&copies)),
                 buffer: scratch.slice(buffer.start, bytes(&buffer)),
+                used: scratch.slice(used.start, bytes(&used)),
                 written: scratch.slice(written.start, bytes(&written)),
                 unchanged: scratch.slice(unchanged.start, bytes(&unchanged) / size_of::<Run>()),
                 changed: scratch.slice(changed.start, bytes(&changed) / size_of::<Run>()),

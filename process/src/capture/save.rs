@@ -10,7 +10,7 @@ use crate::arch::PAGE_BYTES;
 use crate::content::{self, Noting};
 use crate::maps::{self, Line};
 use crate::pages::{Cover, InUse, Pace, Plan, Run, Runs, Saved, Scanner, Sum, Target, write};
-use crate::state::memory::Protection;
+use crate::state::memory::{PageRun, Protection};
 use crate::sys::{self, Answer, Errno};
 
 /// Failures, by number in a [`Report`].
@@ -52,6 +52,8 @@ pub(super) struct Work<'a> {
     /// Pages that threads use which wait for the end of the stop, rising; none in a child, which has no other threads.
     pub(super) waiting: &'a [u64],
     pub(super) content: &'a Content,
+    /// Pages that may be left out if they were not written, rising; `None`: all.
+    pub(super) handed_over: Option<&'a [PageRun]>,
     pub(super) sink: RawFd,
     pub(super) offset: u64,
     pub(super) cover: Option<&'a dyn Cover>,
@@ -109,7 +111,7 @@ pub(super) fn save(
 }
 
 /// Memory that the writer changes while it writes: its stack, the checksum and the pace, wherever they lie.
-fn in_use(work: &Work<'_>, sum: &dyn Sum) -> [Range<u64>; 3] {
+pub(super) fn in_use(work: &Work<'_>, sum: &dyn Sum) -> [Range<u64>; 3] {
     /// The writer's own frames are far smaller.
     const STACK_BYTES: u64 = 1 << 20;
     let pages =
@@ -138,7 +140,7 @@ pub(super) fn record_fault(report: &Report, fault: SaveFault) {
 }
 
 /// Pages, and guards.
-fn find<'a>(
+pub(super) fn find<'a>(
     work: &Work<'_>,
     runs: &'a mut [Run],
     guards: &'a mut [Run],

@@ -132,6 +132,11 @@ impl Stopped {
         TABLE.heartbeat.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether threads still stand still: `false` if they went on by themselves.
+    pub(crate) fn is_held(&self) -> bool {
+        TABLE.held.load(Ordering::Acquire) == self.number
+    }
+
     /// Lets all threads go on. An error if they already did.
     pub(crate) fn release(self) -> Result<(), StopFault> {
         self.shorten_waits();
