@@ -17,6 +17,7 @@ mod resume;
 mod rseq;
 mod scaffold;
 mod space;
+mod staging;
 mod table;
 mod vdso;
 mod waiter;
@@ -45,6 +46,7 @@ use x86_64::ADDRESSES_END;
 pub use gate::Mismatch;
 pub use ids::Ids;
 pub use resume::{before_threads, entry};
+pub use staging::{Staging, restore_staged};
 pub use vdso::VdsoError;
 
 /// Exit code of a process whose restore failed after there was no way back.
@@ -112,6 +114,22 @@ pub enum RestoreError {
         /// One more than the highest of this machine.
         limit: u32,
     },
+    /// A page that the process has did not arrive.
+    #[error(
+        "{pages} pages of the process from {address:#x} on did not arrive: send them, and begin again in a fresh process"
+    )]
+    Incomplete {
+        /// Address of the first one.
+        address: u64,
+        /// How many.
+        pages: u64,
+    },
+    /// The process is not to go on here.
+    #[error("everything was ready, but the process is not to go on here: {reason}")]
+    Withdrawn {
+        /// The reason of the one who decides.
+        reason: String,
+    },
     /// Something that the kernel refused.
     #[error("cannot {what}: {error}")]
     Call {
@@ -164,11 +182,49 @@ pub fn restore(
     policy: Policy,
     ids: Ids,
 ) -> Result<Infallible, RestoreError> {
-    gate::check_machine(&state.machine, &crate::machine())?;
-    ids::check(state, ids)?;
     let base_pages =
         pages.base_pages.map(|base_pages| plan::pieces_of_base(state, base_pages.runs, base_pages.unchanged));
     let base_pages = base_pages.transpose().map_err(|what| RestoreError::Inconsistent { what })?;
+    let filled = Filled {
+        pages: (pages.file.as_raw_fd(), pages.offset),
+        base_pages: base_pages
+            .zip(pages.base_pages)
+            .map(|(pieces, base_pages)| (base_pages.file.as_raw_fd(), base_pages.offset, pieces)),
+        are_freed: pages.are_freed,
+        staged: None,
+    };
+    let target = Target { handed_in, policy, ids };
+    become_process(state, files, &target, |_, _| Ok(filled), &mut || Ok(()))
+}
+
+/// The choices for the restored process.
+struct Target<'a> {
+    handed_in: &'a [(String, RawFd)],
+    policy: Policy,
+    ids: Ids,
+}
+
+/// Where the pages are.
+struct Filled {
+    /// A file, and where they begin in it.
+    pages: (RawFd, u64),
+    /// Those that are read from the image below, in the same way.
+    base_pages: Option<(RawFd, u64, Vec<plan::Piece>)>,
+    are_freed: bool,
+    staged: Option<plan::Staged>,
+}
+
+/// `fill` is called when mapped files are open and shared memory is made (with the descriptor of each, if it
+/// is needed), `ready` when nothing is left that can fail here.
+fn become_process(
+    state: &ProcessState,
+    files: &Files,
+    target: &Target<'_>,
+    fill: impl FnOnce(&[Option<File>], &[OwnedFd]) -> Result<Filled, RestoreError>,
+    ready: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Infallible, RestoreError> {
+    gate::check_machine(&state.machine, &crate::machine())?;
+    ids::check(state, target.ids)?;
     alone()?;
     block_signals();
     // Looked at before descriptors are made anew: where a file is missing, nothing has been touched yet.
@@ -180,11 +236,12 @@ pub fn restore(
     for object in &state.memory.shared {
         shared.push(shared_memory(&object.name, object.bytes)?);
     }
-    let mut kept: Vec<RawFd> = vec![libc::STDERR_FILENO, pages.file.as_raw_fd()];
-    kept.extend(pages.base_pages.iter().map(|base_pages| base_pages.file.as_raw_fd()));
+    let Filled { pages, base_pages, are_freed, staged } = fill(&mapped, &shared)?;
+    let mut kept: Vec<RawFd> = vec![libc::STDERR_FILENO, pages.0];
+    kept.extend(base_pages.iter().map(|base_pages| base_pages.0));
     kept.extend(mapped.iter().flatten().map(AsRawFd::as_raw_fd));
     let numbers: Vec<RawFd> = shared.iter().map(AsRawFd::as_raw_fd).collect();
-    let given = Given { handed_in, shared: &numbers, kept: &kept, policy };
+    let given = Given { handed_in: target.handed_in, shared: &numbers, kept: &kept, policy: target.policy };
     let remade = files::remake(files, &given)?;
     // Their numbers are the restored process's now, or closed.
     let is_opened: Vec<bool> = mapped.iter().map(Option::is_some).collect();
@@ -199,12 +256,13 @@ pub fn restore(
     let opened = Opened {
         files: is_opened.into_iter().map(|is_opened| if is_opened { numbers.next() } else { None }).collect(),
         shared: remade.shared.iter().map(|fd| fd.cast_unsigned()).collect(),
-        pages: (pages_fd.cast_unsigned(), pages.offset),
-        base_pages: base_pages.zip(pages.base_pages).zip(base_fd.first()).map(
-            |((pieces, base_pages), fd)| FromBase { pages: (fd.cast_unsigned(), base_pages.offset), pieces },
-        ),
+        pages: (pages_fd.cast_unsigned(), pages.1),
+        base_pages: base_pages
+            .zip(base_fd.first())
+            .map(|((_, offset, pieces), fd)| FromBase { pages: (fd.cast_unsigned(), offset), pieces }),
+        staged,
         populates: populates(),
-        are_freed: pages.are_freed,
+        are_freed,
     };
     let directory = std::ffi::OsStr::from_bytes(&state.program.directory);
     std::env::set_current_dir(directory)
@@ -212,8 +270,9 @@ pub fn restore(
     // SAFETY: touches no memory.
     unsafe { libc::umask(state.program.umask) };
 
-    let scaffold = Scaffold::build(state, files, &opened, reports.cast_unsigned(), ids)?;
+    let scaffold = Scaffold::build(state, files, &opened, reports.cast_unsigned(), target.ids)?;
     rseq::unregister().map_err(call("unregister restartable sequences (rseq)"))?;
+    ready().map_err(|reason| RestoreError::Withdrawn { reason })?;
     scaffold.run()
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Opened {
     pub(super) pages: (u32, u64),
     /// The pages that are read from the image below.
     pub(super) base_pages: Option<FromBase>,
+    /// Pages that lie ready in this process.
+    pub(super) staged: Option<Staged>,
     /// Whether the kernel makes pages on request (`MADV_POPULATE_WRITE`, Linux 5.14).
     pub(super) populates: bool,
     /// The parts of the files with pages that have been read are freed: the files are memory.
@@ -48,6 +50,38 @@ pub(super) struct FromBase {
     /// The file, and where its pages begin.
     pub(super) pages: (u32, u64),
     pub(super) pieces: Vec<Piece>,
+}
+
+/// Pages that lie ready in this process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Staged {
+    /// Those that are read from the file of pages all the same, and their places in it.
+    pub(super) pieces: Vec<Piece>,
+    /// Memory that becomes regions as it is, rising.
+    pub(super) moves: Vec<Move>,
+    /// All memory that lies ready, rising, without overlap.
+    pub(super) spans: Vec<Span>,
+}
+
+/// Memory that becomes a part of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Move {
+    /// Index of the region.
+    pub(super) region: usize,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) bytes: u64,
+}
+
+impl Opened {
+    /// The pages that are read from the file of pages.
+    pub(super) fn pieces(&self, state: &ProcessState) -> Vec<Piece> {
+        self.staged.as_ref().map_or_else(|| pieces(state), |staged| staged.pieces.clone())
+    }
+
+    fn moves(&self) -> &[Move] {
+        self.staged.as_ref().map_or(&[], |staged| &staged.moves)
+    }
 }
 
 /// The kernel's code and data in the image and here.
@@ -187,7 +221,7 @@ pub(super) fn pieces(state: &ProcessState) -> Vec<Piece> {
     pieces
 }
 
-fn cut(state: &ProcessState, start: u64, bytes: u64, offset: u64, pieces: &mut Vec<Piece>) {
+pub(super) fn cut(state: &ProcessState, start: u64, bytes: u64, offset: u64, pieces: &mut Vec<Piece>) {
     let regions = &state.memory.regions;
     let end = start + bytes;
     let mut address = start;
@@ -323,6 +357,35 @@ fn without_guards(spans: Vec<Span>, guards: &[PageRun], page: u64) -> Vec<Span> 
     left
 }
 
+/// Takes away the memory of the process that takes over, but for memory that lies ready and `scaffold`. `first` is the
+/// index of as many calls as [`gaps`] has.
+pub(super) fn clear(calls: &mut Calls, first: usize, opened: &Opened, scaffold: Span, end: u64) {
+    let mut kept: Vec<Span> = opened.staged.iter().flat_map(|staged| staged.spans.iter().copied()).collect();
+    kept.push(scaffold);
+    kept.sort_unstable_by_key(|span| span.start);
+    let mut at = 0;
+    for (index, span) in (first..).zip(kept.into_iter().chain([Span { start: end, end }])) {
+        // Where two lie side by side: of a page that is nobody's.
+        let bytes = (span.start - at).max(PAGE_BYTES);
+        let start = if span.start > at { at } else { 0 };
+        calls.set(index, libc::SYS_munmap, &[start, bytes]);
+        at = span.end;
+    }
+}
+
+/// How many ranges there are beside the scaffold and the memory that lies ready.
+pub(super) fn gaps(opened: &Opened) -> usize {
+    opened.staged.as_ref().map_or(0, |staged| staged.spans.len()) + 2
+}
+
+/// Takes away what is left of memory that lay ready.
+pub(super) fn clear_staged(calls: &mut Calls, opened: &Opened) {
+    for span in opened.staged.iter().flat_map(|staged| &staged.spans) {
+        let what = format!("unmap what is left of the pages that lay ready at {:#x}", span.start);
+        calls.call(libc::SYS_munmap, &[span.start, span.end - span.start], 0, what);
+    }
+}
+
 /// All regions with their pages.
 pub(super) fn memory(calls: &mut Calls, state: &ProcessState, opened: &Opened, kernel: &Kernel) {
     if let Some((address, bytes)) = kernel.group {
@@ -332,15 +395,29 @@ pub(super) fn memory(calls: &mut Calls, state: &ProcessState, opened: &Opened, k
         let what = format!("have the kernel's code (vdso) at {address:#x}");
         calls.call(libc::SYS_msync, &[address, bytes, libc::MS_ASYNC as u64], 0, what);
     }
-    let pieces = pieces(state);
+    let pieces = opened.pieces(state);
     let regions = &state.memory.regions;
     let mut has_pages = vec![false; regions.len()];
     let base_pages = opened.base_pages.as_ref();
     for piece in pieces.iter().chain(base_pages.iter().flat_map(|base_pages| &base_pages.pieces)) {
         has_pages[piece.region] = true;
     }
-    for (region, has_pages) in regions.iter().zip(&has_pages) {
-        map(calls, state, opened, kernel, region, *has_pages);
+    for moved in opened.moves() {
+        has_pages[moved.region] = true;
+    }
+    let mut moves = opened.moves().iter().peekable();
+    for (index, (region, has_pages)) in regions.iter().zip(&has_pages).enumerate() {
+        if moves.peek().is_none_or(|next| next.region != index) {
+            map(calls, state, opened, kernel, region, *has_pages);
+            continue;
+        }
+        while let Some(part) = moves.next_if(|next| next.region == index) {
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+            let what =
+                format!("move {} bytes to {:#x}, a part of {}", part.bytes, part.to, named(region, state));
+            calls.call(libc::SYS_mremap, &[part.from, part.bytes, part.bytes, flags, part.to], part.to, what);
+        }
+        advise(calls, state, region, &KINDS);
     }
     if let Some(base_pages) = base_pages {
         read(calls, state, opened, base_pages.pages, &base_pages.pieces);
@@ -422,13 +499,12 @@ fn map(
     let arguments = [region.start, bytes, bits(protection), flags as u64, fd, from];
     calls.call(libc::SYS_mmap, &arguments, region.start, format!("map {}", named(region, state)));
     // Before pages are read, so that they have the kind that the program wanted.
-    advise(
-        calls,
-        state,
-        region,
-        &[(Advice::HUGE, libc::MADV_HUGEPAGE), (Advice::NO_HUGE, libc::MADV_NOHUGEPAGE)],
-    );
+    advise(calls, state, region, &KINDS);
 }
+
+/// The kinds of pages that a program may want.
+const KINDS: [(Advice, i32); 2] =
+    [(Advice::HUGE, libc::MADV_HUGEPAGE), (Advice::NO_HUGE, libc::MADV_NOHUGEPAGE)];
 
 fn advise(calls: &mut Calls, state: &ProcessState, region: &Region, advices: &[(Advice, i32)]) {
     for (advice, code) in advices {

@@ -77,8 +77,9 @@ impl Scaffold {
             gives_up_right: rights.is_some().into(),
             rights: rights.unwrap_or_default(),
         };
-        let clear = calls.call_later("unmap the memory of the process that takes over", 2);
+        let clear = calls.call_later("unmap the memory of the process that takes over", plan::gaps(opened));
         plan::memory(&mut calls, state, opened, &kernel);
+        plan::clear_staged(&mut calls, opened);
         plan::parts(&mut calls, state);
         process::settings(&mut calls, state)?;
         for fd in opened.files.iter().flatten().chain(&opened.shared).chain([&opened.pages.0]).chain(base_fd)
@@ -92,8 +93,7 @@ impl Scaffold {
         if bytes > SCAFFOLD_BYTES_MAX {
             return Err(RestoreError::NoRoom { bytes });
         }
-        calls.set(clear, libc::SYS_munmap, &[0, base]);
-        calls.set(clear + 1, libc::SYS_munmap, &[base + bytes, end - (base + bytes)]);
+        plan::clear(&mut calls, clear, opened, Span { start: base, end: base + bytes }, end);
         table.scaffold_bytes = bytes;
         let argument = calls.put_all(std::slice::from_ref(&table)).address;
         let Slice { address: steps, entries } = calls.finish();
@@ -164,7 +164,7 @@ fn kernel(
         return Err(inconsistent("the kernel's code (vdso) is mapped twice"));
     }
     let bytes = region.end - region.start;
-    let piece = plan::pieces(state).into_iter().find(|piece| piece.region == index);
+    let piece = opened.pieces(state).into_iter().find(|piece| piece.region == index);
     let piece = piece
         .filter(|piece| piece.bytes == bytes)
         .ok_or_else(|| inconsistent("the kernel's code (vdso) is not in the image"))?;

@@ -115,6 +115,7 @@ fn opened() -> Opened {
         shared: vec![60],
         pages: (70, 8192),
         base_pages: None,
+        staged: None,
         populates: false,
         are_freed: false,
     }
