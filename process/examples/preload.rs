@@ -4,10 +4,13 @@
 //! makes an image; the answer is a line `captured ...`, or `failed: ` and the reason. The mode `scan` needs
 //! an image below: the last one of all pages that was made after a line `arm`; so do `fork-compared` and
 //! `sync-compared`: the last one in the mode `fork-noted` or `sync-noted`. In the mode `fork-with-late-child` a child begins just before the stop. With the path of an image in
-//! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then answers `restored`.
+//! `STILLWIRE_PRELOAD_RESTORE` the program becomes the one that was saved, which then answers `restored`. With the path of a
+//! socket in `STILLWIRE_PRELOAD_RECEIVE` it becomes the one that is sent there by a line `move`.
 
 #[path = "../tests/it/support/container.rs"]
 mod container;
+#[path = "preload/live.rs"]
+mod live;
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -28,9 +31,13 @@ use process::track::{Scope, Tracker};
 
 const CONTROL: &str = "STILLWIRE_PRELOAD_CONTROL";
 const RESTORE: &str = "STILLWIRE_PRELOAD_RESTORE";
+const RECEIVE: &str = "STILLWIRE_PRELOAD_RECEIVE";
 const IDS: &str = "STILLWIRE_PRELOAD_IDS";
 /// Exit code where an image does not fit.
 const REFUSED: c_int = 3;
+
+#[global_allocator]
+static ALLOCATOR: process::live::HoldAllocator = process::live::HoldAllocator;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -41,6 +48,12 @@ extern "C" fn construct(_count: c_int, _arguments: *const *const i8, _environmen
     let Some(control) = control else { return };
     if let Some(path) = std::env::var_os(RESTORE) {
         let error = restore(path.as_ref(), control);
+        eprintln!("refused: {error}");
+        // SAFETY: ends the process before the program has begun.
+        unsafe { libc::_exit(REFUSED) };
+    }
+    if let Ok(path) = std::env::var(RECEIVE) {
+        let error = live::receive(&path, control, ids());
         eprintln!("refused: {error}");
         // SAFETY: ends the process before the program has begun.
         unsafe { libc::_exit(REFUSED) };
@@ -77,6 +90,15 @@ fn agent(control: RawFd) {
             return;
         }
         let mut words = line.split_whitespace();
+        if let Some("move") = line.split_whitespace().next() {
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let answer = live::send(&words, &mut stream.try_clone().expect("a second descriptor"));
+            let answer = answer.unwrap_or_else(|error| format!("failed: {error}"));
+            if writeln!(&stream, "{answer}").is_err() {
+                return;
+            }
+            continue;
+        }
         let answer = match (words.next(), words.next(), words.next()) {
             (Some("capture"), Some(path), Some(mode)) => {
                 capture(path, mode, control, &mut tracking, &mut container::Sum::new())

@@ -582,6 +582,7 @@ impl Captured {
             threads: &self.threads,
             agent: &self.agent,
             maps_bytes: self.maps_bytes,
+            is_held: false,
         })
     }
 }

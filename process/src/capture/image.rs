@@ -38,6 +38,8 @@ pub(super) struct Notes<'a> {
     pub(super) threads: &'a [(u32, Noted)],
     pub(super) agent: &'a At,
     pub(super) maps_bytes: usize,
+    /// Whether threads stand still.
+    pub(super) is_held: bool,
 }
 
 impl Prepared {
@@ -69,7 +71,12 @@ impl Prepared {
         (state.signals.interval_timers, state.signals.timers) = (seen.interval_timers, seen.timers);
         let objects: Vec<FileId> = describe::objects(&regions);
         let refused = |refusals| CaptureError::from(files::PrepareError::Refused(refusals));
-        let files = self.files.finish(&objects).map_err(refused)?;
+        let files = if notes.is_held {
+            self.files.finish_without_marks(&objects)
+        } else {
+            self.files.finish(&objects)
+        };
+        let files = files.map_err(refused)?;
         let hashes = match std::mem::replace(&mut self.content, Content::Unknown) {
             Content::Noted(hashes) => Some(hashes.belong_to(&state.memory.runs)),
             Content::Unknown | Content::Compared(_) => None,

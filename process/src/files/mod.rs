@@ -178,10 +178,15 @@ impl Prepared {
     /// The findings of [`Prepared::look`]. `objects` are the files behind [`crate::state::memory::Memory::shared`], in
     /// its order. Ordinary code, while the program runs: reads the last bytes of files that it writes.
     pub fn finish(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
-        let (declared, shared, pid) = (&self.declared, &self.shared, crate::sys::process_id());
-        let context = Context { declared, objects, is_before: false, pid, shared };
-        let mut files = judge::judge(&self.facts, &context)?;
+        let mut files = self.finish_without_marks(objects)?;
         marks::note(&mut files);
         Ok(files)
+    }
+
+    /// The same without the last bytes of files. They are read by a thread, and show which files a restore may cut: none
+    /// is longer than at the cut as long as the process stands still.
+    pub(crate) fn finish_without_marks(&self, objects: &[FileId]) -> Result<Files, Vec<Refusal>> {
+        let (declared, shared, pid) = (&self.declared, &self.shared, crate::sys::process_id());
+        judge::judge(&self.facts, &Context { declared, objects, is_before: false, pid, shared })
     }
 }

@@ -8,6 +8,7 @@ mod elsewhere;
 mod environments;
 mod halves;
 mod ids;
+mod live;
 mod refusals;
 mod restore;
 mod scan;

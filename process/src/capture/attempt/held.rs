@@ -122,8 +122,13 @@ impl Attempt<'_> {
     pub(super) fn held(&mut self, stopped: &Stopped, began: u64) -> Result<(), InStop> {
         let memory = Hold::begin();
         let agent = self.agent();
-        let notes =
-            Notes { facts: &self.facts, threads: &self.threads, agent: &agent, maps_bytes: self.maps_bytes };
+        let notes = Notes {
+            facts: &self.facts,
+            threads: &self.threads,
+            agent: &agent,
+            maps_bytes: self.maps_bytes,
+            is_held: true,
+        };
         let is_in_place = self.mode != Mode::Scan;
         let report = self.prepared.room.report;
         let runs = report.runs.load(Ordering::Relaxed) as usize;
