@@ -193,7 +193,7 @@ fn try_to_receive(path: &str, control: RawFd, ids: Ids) -> io::Result<std::conve
         line.read_exact(&mut words)?;
         let (first, second) = words.split_at(8);
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let (address, bytes) = (word(first), word(second) as usize);
+        let (address, bytes) = (word(first), usize::try_from(word(second)).expect("64-bit"));
         if address == END && sections.len() == 3 {
             break bytes != 0;
         }
@@ -211,14 +211,15 @@ fn try_to_receive(path: &str, control: RawFd, ids: Ids) -> io::Result<std::conve
     let files = Files::decode(VERSION, &sections[1]).map_err(io::Error::other)?;
     let unchanged: Vec<PageRun> = postcard::from_bytes(&sections[2]).map_err(io::Error::other)?;
     let number = control_number(&files)?;
-    let staged = staging.bytes();
+    let (staged, received_ns) = (staging.bytes(), clock_ns());
     let mut ready = || {
-        if !waits {
-            return Ok(());
-        }
         let mut control = borrowed(number);
         let mut word = [0; 3];
-        let told = control.0.write_all(format!("ready {staged}\n").as_bytes());
+        let report = format!("ready {staged} {received_ns} {}\n", clock_ns());
+        let told = control.0.write_all(report.as_bytes());
+        if !waits {
+            return told.map_err(|error| error.to_string());
+        }
         control.0.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
         told.and_then(|()| control.0.read_exact(&mut word)).map_err(|error| error.to_string())?;
         control.0.set_read_timeout(None).map_err(|error| error.to_string())?;

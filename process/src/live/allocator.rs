@@ -97,8 +97,8 @@ impl Arena {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Maps it, where it is not mapped.
-    fn make(&self) -> Result<(), Errno> {
+    /// Maps it, where it is not mapped, with the first of these sizes that the process may have.
+    fn make(&self, sizes: &[usize]) -> Result<(), Errno> {
         if self.base.load(Ordering::Relaxed) != NOWHERE {
             return Ok(());
         }
@@ -107,12 +107,12 @@ impl Arena {
             (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize,
         );
         let mut refused = Errno(libc::ENOMEM);
-        for bytes in ARENA_BYTES {
+        for &bytes in sizes {
             // SAFETY: new memory, where the kernel likes.
             match unsafe { sys::call(libc::SYS_mmap, [0, bytes, protection, flags, usize::MAX, 0]) } {
                 Ok(base) => {
                     const MADV_POPULATE_WRITE: usize = 23;
-                    let populate = [base, POPULATED_BYTES, MADV_POPULATE_WRITE, 0, 0, 0];
+                    let populate = [base, POPULATED_BYTES.min(bytes), MADV_POPULATE_WRITE, 0, 0, 0];
                     // SAFETY: makes pages of this new memory, if the kernel can; else they are made when they are
                     // touched.
                     let _ = unsafe { sys::call(libc::SYS_madvise, populate) };
@@ -161,7 +161,7 @@ pub(crate) fn make_arena() -> Result<(), NoArena> {
     if !IS_INSTALLED.load(Ordering::Relaxed) {
         return Err(NoArena::NotInstalled);
     }
-    ARENA.make().map_err(NoArena::Call)
+    ARENA.make(&ARENA_BYTES).map_err(NoArena::Call)
 }
 
 /// Addresses that need no place in an image.
@@ -274,9 +274,10 @@ mod tests {
         Layout::from_size_align(bytes, align).expect("a layout")
     }
 
+    /// Small: other tests look at all memory of this process.
     fn arena() -> Arena {
         let arena = Arena::new();
-        arena.make().map_err(|errno| errno.to_string()).expect("memory");
+        arena.make(&[64 << 10]).map_err(|errno| errno.to_string()).expect("memory");
         arena
     }
 
@@ -290,7 +291,7 @@ mod tests {
             end = start + bytes;
         }
         assert!(arena.contains(end as *mut u8));
-        assert!(arena.take(layout(usize::MAX >> 1, 1)).is_null());
+        assert!(arena.take(layout(isize::MAX as usize, 1)).is_null());
         assert!(arena.take(layout(arena.bytes.load(Ordering::Relaxed), 1)).is_null(), "it is not empty");
     }
 

@@ -192,7 +192,10 @@ mod tests {
     fn what_our_own_tracker_watches_is_not_refused() {
         let maps = b"1000-3000 rw-p 00000000 00:00 0 \n";
         let text = b"1000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr uw\n";
-        for (tracked, refused) in [(0x1000..0x3000, 0), (0x1000..0x2000, 1), (0..0, 1)] {
+        // A mapping has one watcher, also where it has grown since it was registered.
+        let cases =
+            [(0x1000..0x3000, 0), (0x1000..0x2000, 0), (0x2000..0x4000, 0), (0x3000..0x4000, 1), (0..0, 1)];
+        for (tracked, refused) in cases {
             let plan = Plan { tracked: Vec::from([tracked]), ..Plan::default() };
             assert_eq!(refusals(maps, &Smaps::parse(text), &plan).len(), refused);
         }

@@ -28,7 +28,8 @@ const SLOT_BYTES: u64 = 1 << 40;
 const SLOTS: Range<u64> = 0x20..0x50;
 
 /// Memory is mapped in blocks, so that neighbouring pages are one mapping.
-const BLOCK_BYTES: u64 = 64 << 20;
+// Tests of this crate look at all memory of their process.
+const BLOCK_BYTES: u64 = if cfg!(test) { 2 << 20 } else { 64 << 20 };
 
 /// Pages of fewer bytes are made when they are written.
 const POPULATED_BYTES_MIN: u64 = 256 << 10;
@@ -407,4 +408,110 @@ pub fn restore_staged(
     // Its number may be another file's by now.
     std::mem::forget(copies);
     failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::memory::Protection;
+
+    const PAGE: usize = PAGE_BYTES as usize;
+
+    fn region(start: u64, pages: u64) -> Region {
+        let (protection, backing) = (Protection::READ, Backing::Anonymous);
+        Region { start, end: start + pages * PAGE_BYTES, protection, backing, advice: Advice::empty() }
+    }
+
+    fn page(value: u8) -> Vec<u8> {
+        vec![value; PAGE]
+    }
+
+    #[test]
+    fn neighbours_stay_neighbours_at_the_same_place_in_a_huge_page() {
+        let mut staging = Staging::new().expect("nothing fails");
+        let places = [0x40_0000, 0x5555_5555_4000, 0x5555_5575_4000, 0x7f00_0000_0000, 0x7fff_f7fd_1000];
+        for (value, address) in (1..).zip(places) {
+            staging.place(address + PAGE_BYTES, &page(value + 100)).expect("memory");
+            staging.place(address, &page(value)).expect("memory");
+        }
+        assert_eq!(staging.bytes(), 10 * PAGE_BYTES);
+        for (value, address) in (1..).zip(places) {
+            let here = staging.here(address).expect("it lies ready");
+            assert_eq!(here % (2 << 20), address % (2 << 20));
+            assert!(SLOTS.contains(&slot_of(here)), "{here:#x}");
+            let both = staging.bytes_at(address..address + 2 * PAGE_BYTES).expect("they lie ready");
+            assert!(both[..PAGE] == page(value) && both[PAGE..] == page(value + 100));
+        }
+        staging.place(places[0], &page(9)).expect("memory");
+        assert_eq!(staging.bytes_at(places[0]..places[0] + PAGE_BYTES).expect("it lies ready"), page(9));
+        assert_eq!(staging.bytes(), 10 * PAGE_BYTES);
+        let far = staging.here(0x5555_5575_4000).zip(staging.here(0x5555_5555_4000)).expect("both lie ready");
+        assert_eq!(far.0 - far.1, 0x20_0000);
+    }
+
+    #[test]
+    fn pages_on_both_sides_of_a_border_of_slots_are_placed() {
+        let mut staging = Staging::new().expect("nothing fails");
+        let border = 0x7f * SLOT_BYTES;
+        staging.place(border - PAGE_BYTES, &[page(1), page(2)].concat()).expect("memory");
+        for (value, at) in [(1, border - PAGE_BYTES), (2, border)] {
+            assert_eq!(staging.bytes_at(at..at + PAGE_BYTES).expect("it lies ready"), page(value));
+        }
+        let file = tempfile::tempfile().expect("a file");
+        staging.write(border - PAGE_BYTES..border + PAGE_BYTES, &file, PAGE_BYTES).expect("written");
+        let mut read = vec![0; 2 * PAGE];
+        file.read_exact_at(&mut read, PAGE_BYTES).expect("as many bytes");
+        assert_eq!(read, [page(1), page(2)].concat());
+    }
+
+    #[test]
+    fn what_are_no_pages_is_refused() {
+        let mut staging = Staging::new().expect("nothing fails");
+        for (address, bytes) in
+            [(0x1001, PAGE), (0x1000, PAGE + 1), (ADDRESSES_END, PAGE), (u64::MAX - 4095, PAGE)]
+        {
+            let refused = staging.place(address, &vec![0; bytes]).expect_err("no pages");
+            assert!(refused.to_string().contains("are no pages of a process"), "{refused}");
+        }
+        assert_eq!(staging.bytes(), 0);
+    }
+
+    #[test]
+    fn memory_that_lies_ready_makes_way_for_regions() {
+        let mut staging = Staging::new().expect("nothing fails");
+        staging.place(0x5555_5555_4000, &page(1)).expect("memory");
+        staging.place(0x5555_9555_4000, &page(2)).expect("memory");
+        let before = staging.here(0x5555_5555_4000).expect("it lies ready");
+        staging.avoid(&[region(before + (1 << 30), 4)]).expect("another slot");
+        let after = staging.here(0x5555_5555_4000).expect("it lies ready");
+        assert_ne!(slot_of(before), slot_of(after));
+        for (value, at) in [(1, 0x5555_5555_4000), (2, 0x5555_9555_4000)] {
+            assert_eq!(staging.bytes_at(at..at + PAGE_BYTES).expect("it lies ready"), page(value));
+        }
+        let ranges: Vec<Range<u64>> = staging.mapped.ranges().collect();
+        assert!(ranges.iter().all(|range| slot_of(range.start) == slot_of(after)), "{ranges:x?}");
+    }
+
+    #[test]
+    fn pages_that_the_process_has_no_more_are_emptied() {
+        let mut staging = Staging::new().expect("nothing fails");
+        let start = 0x7f12_3456_7000;
+        for number in 0..6u64 {
+            staging.place(start + number * PAGE_BYTES, &page(number as u8 + 1)).expect("memory");
+        }
+        let kept = [1, 2, 4].map(|number| start + number * PAGE_BYTES);
+        let pages: PageSet = kept.iter().map(|at| *at..at + PAGE_BYTES).collect();
+        staging.drop_others(&region(start, 5), &pages).expect("emptied");
+        let here = staging.bytes_at(start..start + 6 * PAGE_BYTES).expect("mapped");
+        let first: Vec<u8> = here.chunks(PAGE).map(|page| page[0]).collect();
+        assert_eq!(first, [0, 2, 3, 0, 5, 6], "only those of the region");
+    }
+
+    #[test]
+    fn a_region_is_moved_mapping_by_mapping() {
+        let lines = [0x1000..0x3000, 0x3000..0x8000, 0x9000..0xa000];
+        let found = moves(&lines, 7, 0x2000, 0x52000..0x56000);
+        let part = |from, to, bytes| Move { region: 7, from, to, bytes };
+        assert_eq!(found, [part(0x2000, 0x52000, 0x1000), part(0x3000, 0x53000, 0x3000)]);
+    }
 }

@@ -69,7 +69,8 @@ impl Moving {
     /// Moves the program. `false`: this kernel does not track written pages.
     fn go(&mut self, rounds: u32, how: &str) -> bool {
         let Move::Ready { mut fresh, report } = self.prepare(rounds, how) else { return false };
-        assert!(report.contains(if how == "tracked" { "whole=false" } else { "whole=true" }), "{report}");
+        // On a busy machine a program may write more before it stops than there is room for copies.
+        assert!(how == "tracked" || report.contains("whole=true"), "{report}");
         fresh.send("go");
         let answer = fresh.answer();
         let said = if answer.is_empty() { fresh.line() } else { String::new() };
@@ -251,11 +252,19 @@ fn blackout() {
         let report = moving.program.answer();
         let took = began.elapsed();
         assert!(report.starts_with("held "), "{report}");
+        let ready = fresh.answer();
         let answer = fresh.answer();
         let restored_ns: f64 = answer.strip_prefix("restored ").expect("restored").parse().expect("a time");
         let stopped_ns: f64 = report.split(' ').nth(1).expect("a time").parse().expect("a time");
         let blackout_ms = (restored_ns - stopped_ns) / 1e6;
-        println!("{blackout_ms:.2} ms after {took:.2?}; {report}");
+        let since = |word: usize| {
+            let at: f64 = ready.split(' ').nth(word).expect("a time").parse().expect("a time");
+            (at - stopped_ns) / 1e6
+        };
+        let (received_ms, ready_ms) = (since(2), since(3));
+        println!(
+            "{blackout_ms:.2} ms (received {received_ms:.2}, ready {ready_ms:.2}) after {took:.2?}; {report}"
+        );
         all.push((blackout_ms, number_in(&report, "bytes=")));
         std::mem::replace(&mut moving.program, fresh).kill();
         moving.is_alive();
