@@ -90,11 +90,23 @@ impl PageSet {
     }
 }
 
+/// Quick for many ranges that rise.
 impl FromIterator<Range<u64>> for PageSet {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> PageSet {
-        let mut set = PageSet::default();
-        ranges.into_iter().for_each(|range| set.insert(range));
-        set
+        let mut ranges: Vec<(u64, u64)> = ranges
+            .into_iter()
+            .filter(|range| range.start < range.end)
+            .map(|range| (range.start, range.end))
+            .collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let is_joined = next.0 <= last.1;
+            if is_joined {
+                last.1 = last.1.max(next.1);
+            }
+            is_joined
+        });
+        PageSet { ranges: ranges.into_iter().collect() }
     }
 }
 
@@ -121,6 +133,8 @@ mod tests {
             prop_assert_eq!(set.bytes(), count);
             let ranges: Vec<Range<u64>> = set.ranges().collect();
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
+            let turned = ranges.iter().rev().flat_map(|range| [range.clone(), range.start..range.start + 1]);
+            prop_assert_eq!(turned.collect::<PageSet>().ranges().collect::<Vec<_>>(), ranges);
             let asked = asked.0..asked.0 + asked.1;
             let mut found = [false; 64];
             for part in set.within(asked.clone()) {

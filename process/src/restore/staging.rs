@@ -338,17 +338,15 @@ fn moves(lines: &[Range<u64>], region: usize, here: u64, there: Range<u64>) -> V
 
 /// All pages of a process as the runs of its state. `unchanged` are those that the capture left out.
 fn whole(state: &ProcessState, unchanged: &[PageRun]) -> Result<ProcessState, RestoreError> {
-    let mut pages: PageSet = state.memory.runs.iter().map(addresses).collect();
-    for run in unchanged {
-        let range = addresses(run);
-        let is_page = range.start.is_multiple_of(PAGE_BYTES) && range.end <= ADDRESSES_END;
-        if !is_page || pages.within(range.clone()).next().is_some() {
-            return Err(inconsistent(format!(
-                "{} unchanged pages from {:#x} come twice, or are no pages",
-                run.pages, run.address
-            )));
-        }
-        pages.insert(range);
+    let all = || state.memory.runs.iter().chain(unchanged).map(addresses);
+    let is_page = |range: &Range<u64>| range.start.is_multiple_of(PAGE_BYTES) && range.end <= ADDRESSES_END;
+    if let Some(range) = all().find(|range| !is_page(range)) {
+        return Err(inconsistent(format!("{:#x}..{:#x} are no pages of a process", range.start, range.end)));
+    }
+    let pages: PageSet = all().collect();
+    let twice = all().map(|range| range.end - range.start).sum::<u64>() - pages.bytes();
+    if twice > 0 {
+        return Err(inconsistent(format!("{twice} bytes of pages are changed and unchanged")));
     }
     let mut state = state.clone();
     let run =
