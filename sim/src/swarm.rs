@@ -84,10 +84,13 @@ impl Sum {
         let facts = world.facts();
         self.histories += 1;
         self.frames += facts.frames_delivered;
-        least(&mut self.frames_min, facts.frames_delivered);
-        least(&mut self.commands_min, facts.checkpoint_commands);
-        least(&mut self.crashes_min, facts.crashes);
-        least(&mut self.restarts_min, facts.restarts);
+        // A program that a rank is missing from gives up early.
+        if facts.is_whole {
+            least(&mut self.frames_min, facts.frames_delivered);
+            least(&mut self.commands_min, facts.checkpoint_commands);
+            least(&mut self.crashes_min, facts.crashes);
+            least(&mut self.restarts_min, facts.restarts);
+        }
         self.commits += facts.commits;
         self.faults.merge(&facts.faults.occurred());
         self.digest = self.digest.with(world.digest());

@@ -60,7 +60,7 @@ fn a_job_goes_on_without_a_rank_that_is_killed() {
 fn nothing_is_saved_without_a_rank() {
     let place = Place::new();
     let directory = place.job().display().to_string();
-    let mut job = tasks(&place, 400, &["--ckpt-dir", &directory, "--ckpt-every", "1h"]);
+    let mut job = tasks(&place, 1_200, &["--ckpt-dir", &directory, "--ckpt-every", "1h"]);
     job.wait_for("all ranks run");
     kill(&mut job, 3);
     let refused = done(&mut stillwire(&["checkpoint", &id(&job)]));

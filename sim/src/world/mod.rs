@@ -91,6 +91,8 @@ pub struct Facts {
     pub restarts: u32,
     /// Generations committed.
     pub commits: u64,
+    /// The program came to its end with all ranks.
+    pub is_whole: bool,
     /// How often each kind of fault occurred.
     pub faults: FaultCounts,
 }
@@ -442,6 +444,7 @@ impl World {
             crashes: self.crashes,
             restarts: self.restarts,
             commits: self.judges.restored.commits().len() as u64,
+            is_whole: !self.is_maimed,
             faults: self.counts,
         }
     }
