@@ -379,8 +379,12 @@ mod tests {
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
-    fn report(launcher: &mut UnixStream, life: Life, messages: Vec<Message>) {
-        let mut writer = ControlWriter::new(ControlKey::new(&KEY));
+    fn writer() -> ControlWriter {
+        ControlWriter::new(ControlKey::new(&KEY))
+    }
+
+    /// All reports on one connection have the same writer, which numbers them.
+    fn report(launcher: &mut UnixStream, writer: &mut ControlWriter, life: Life, messages: Vec<Message>) {
         for message in messages {
             let mut bytes = Vec::new();
             let sender = Party::Rank(Rank(0));
@@ -408,11 +412,12 @@ mod tests {
         let (keeper, mut launcher) = started();
         let Keeper::Own(line) = &keeper else { panic!("a line of its own") };
         let lost = Message::RankLost { rank: Rank(1), status: ckpt_glue::names::ExitStatus::Signal(9) };
-        report(&mut launcher, Life { counter: 1, ..LIFE }, vec![lost.clone()]);
+        let mut writer = writer();
+        report(&mut launcher, &mut writer, Life { counter: 1, ..LIFE }, vec![lost.clone()]);
         let socket = line.lock().stream.as_ref().unwrap().try_clone().unwrap();
         assert!(line.hear(&socket));
         assert_eq!(line.open_ports().lost, [], "the message is of another life");
-        report(&mut launcher, LIFE, vec![lost.clone(), lost]);
+        report(&mut launcher, &mut writer, LIFE, vec![lost.clone(), lost]);
         assert!(line.hear(&socket));
         assert_eq!(line.open_ports().lost, [Rank(1)]);
         drop(launcher);
@@ -457,6 +462,7 @@ mod tests {
         assert_eq!(keeper.answers(one), []);
         report(
             &mut launcher,
+            &mut writer(),
             LIFE,
             vec![closed(peer, one, None), closed(peer, other, Some(5)), closed(peer, one, Some(4))],
         );
@@ -470,7 +476,7 @@ mod tests {
     fn what_belongs_to_another_life_is_no_answer() {
         let (keeper, mut launcher) = started();
         let (port, peer) = (keeper.new_port(), PortId::of_rank(Rank(0), 1));
-        report(&mut launcher, Life { counter: 1, ..LIFE }, vec![closed(peer, port, Some(4))]);
+        report(&mut launcher, &mut writer(), Life { counter: 1, ..LIFE }, vec![closed(peer, port, Some(4))]);
         assert_eq!(keeper.answers(port), []);
     }
 
