@@ -26,7 +26,7 @@ pub struct Image {
     pub pages_bytes: u64,
     /// Their checksum.
     pub pages_sum: u64,
-    /// Pages that were not written, because the image below has them as they are; only if [`Captured::is_delta`].
+    /// Pages that were not written, because the image below has them as they are; only if [`super::Captured::is_delta`].
     pub unchanged: Vec<PageRun>,
     /// Hashes of the pages, if [`Prepared::note_content`] was asked for.
     pub hashes: Option<Arc<Hashes>>,
