@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
-use crate::support::{End, id, settle};
+use crate::support::{End, exchange, id, post_rest, settle};
 use drivers::Driver;
 use drivers::shm::{ShmConfig, ShmDriver};
 use drivers::udp::{UdpConfig, UdpDriver};
@@ -38,6 +38,13 @@ fn open(rank: u32, count: usize, helper: bool) -> Endpoint {
         .expect("an endpoint")
 }
 
+fn connected(a: &Endpoint, b: &Endpoint) -> [End; 2] {
+    [(0, a, b), (1, b, a)].map(|(rank, endpoint, other)| {
+        let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
+        End::new(rank, endpoint.clone(), link, LENGTHS)
+    })
+}
+
 fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
     let restart = Restart {
         key: Some(JobKey([life.to_le_bytes()[0]; 16])),
@@ -49,24 +56,11 @@ fn restart(frozen: Frozen<'_>, life: u32, count: usize) {
 #[test]
 fn messages_survive_new_lives_in_place() {
     let (a, b) = (open(0, 2, true), open(1, 2, true));
-    let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| {
-        let other = if rank == 0 { &b } else { &a };
-        let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
-        End::new(rank, endpoint, link, LENGTHS)
-    });
+    let mut ends = connected(&a, &b);
     let asleep = a.descriptor().expect("a descriptor");
     for life in 2..LIVES + 2 {
-        // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
         let before = u64::from(life) % 7 * 4;
-        for i in 0..MESSAGES {
-            for end in &mut ends {
-                end.send();
-                if i < before {
-                    end.post(end.sent - 1);
-                }
-                end.poll();
-            }
-        }
+        exchange(&mut ends, MESSAGES, before);
         for _ in 0..life * 3 {
             ends.iter_mut().for_each(End::poll);
         }
@@ -82,9 +76,7 @@ fn messages_survive_new_lives_in_place() {
             let link = end.endpoint.connect(id(1 - end.rank), &other.addresses()).expect("reachable");
             assert_eq!(link, end.link, "a link keeps its index");
         }
-        for end in &ends {
-            (end.sent - MESSAGES + before..end.sent).for_each(|tag| end.post(tag));
-        }
+        post_rest(&ends, MESSAGES, before);
         settle(&mut ends, LIMIT, &format!("life {life}"));
     }
     // A thread that slept on a descriptor before all this is woken by the newest rails, unless the helper is there
@@ -112,22 +104,10 @@ fn messages_survive_new_lives_in_place() {
 #[test]
 fn messages_survive_the_moves_of_one_end() {
     let (a, b) = (open(0, 2, true), open(1, 2, true));
-    let mut ends = [(0, a.clone()), (1, b.clone())].map(|(rank, endpoint)| {
-        let other = if rank == 0 { &b } else { &a };
-        let link = endpoint.connect(id(1 - rank), &other.addresses()).expect("reachable");
-        End::new(rank, endpoint, link, LENGTHS)
-    });
+    let mut ends = connected(&a, &b);
     for moves in 1..=LIVES {
         let before = u64::from(moves) % 7 * 4;
-        for i in 0..MESSAGES {
-            for end in &mut ends {
-                end.send();
-                if i < before {
-                    end.post(end.sent - 1);
-                }
-                end.poll();
-            }
-        }
+        exchange(&mut ends, MESSAGES, before);
         for _ in 0..moves * 3 {
             ends.iter_mut().for_each(End::poll);
         }
@@ -145,9 +125,7 @@ fn messages_survive_the_moves_of_one_end() {
         }
         assert!(b.peer_moved(news, moves, &at).expect("a way"));
         assert!(!b.peer_moved(news, moves, &at).expect("a way"), "told twice");
-        for end in &ends {
-            (end.sent - MESSAGES + before..end.sent).for_each(|tag| end.post(tag));
-        }
+        post_rest(&ends, MESSAGES, before);
         settle(&mut ends, LIMIT, &format!("move {moves}"));
     }
     assert!(a.with_port(|port| port.counters().dropped_life) < 1000 && b.poll().is_none());

@@ -40,7 +40,7 @@ pub(super) struct Components {
     preferred: BTreeMap<NodeIndex, String>,
     /// The hosts of the nodes when the detector was asked last.
     polled: Vec<String>,
-    /// Nodes that the detector suspects, and what was reported of it.
+    /// Nodes that the detector suspects, with the words printed last about each.
     suspected: BTreeMap<NodeIndex, String>,
 }
 

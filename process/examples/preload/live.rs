@@ -117,7 +117,7 @@ pub(crate) fn send(words: &[&str], control: &mut UnixStream) -> io::Result<Strin
     }
 }
 
-/// Sends what is left, while all threads stand still.
+/// Sends the rest, while all threads stand still.
 fn finish(line: &mut UnixStream, held: &mut Held<'_>, waits: bool, began: u64) -> io::Result<()> {
     for (address, pages) in held.pages() {
         put(line, [address, pages.len() as u64], pages)?;

@@ -18,8 +18,8 @@ const NOWHERE: usize = 1 << 63;
 /// The allocator of a program or library that is moved while it runs ([`crate::capture::Prepared::capture_held`]), its
 /// `#[global_allocator]`.
 ///
-/// It is the system's, except while all other threads stand still: then memory comes from an arena that was mapped
-/// before. Memory of the system's that is freed meanwhile is leaked. What is allocated in a hold stays valid after it.
+/// It is the system's, except in a hold, while all other threads stand still: then memory comes from an arena that was
+/// mapped before, and stays valid after the hold. Memory from the system's allocator that is freed in a hold is leaked.
 /// In a restored process, the arena's memory is there only if some of it was in use when threads were stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HoldAllocator;

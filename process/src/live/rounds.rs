@@ -124,7 +124,7 @@ impl Rounds {
         Ok(Round { bytes, took_ns: sys::now_ns() - began })
     }
 
-    /// Hands over what is due of a part of a region. Returns its bytes.
+    /// Hands over the due pages of a part of a region. Returns their bytes.
     fn piece(
         &mut self,
         scanner: &mut Scanner,

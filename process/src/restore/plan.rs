@@ -378,10 +378,10 @@ pub(super) fn gaps(opened: &Opened) -> usize {
     opened.staged.as_ref().map_or(0, |staged| staged.spans.len()) + 2
 }
 
-/// Takes away what is left of memory that lay ready.
+/// Unmaps the rest of the memory in which pages lay ready.
 pub(super) fn clear_staged(calls: &mut Calls, opened: &Opened) {
     for span in opened.staged.iter().flat_map(|staged| &staged.spans) {
-        let what = format!("unmap what is left of the pages that lay ready at {:#x}", span.start);
+        let what = format!("unmap the rest of the memory in which pages lay ready, at {:#x}", span.start);
         calls.call(libc::SYS_munmap, &[span.start, span.end - span.start], 0, what);
     }
 }

@@ -285,8 +285,8 @@ pub(crate) struct Beginning {
 }
 
 impl Link {
-    /// One of the two ends is another process now, at another address: everything is forgotten that the ends know about each other besides their counters and
-    /// what is queued, and a link that was used resynchronises before it sends anything else (R10). The owner of the port's queues keeps these in step.
+    /// One of the two ends is another process now, at another address: everything is forgotten that the ends know about each other, except their counters and
+    /// the queued messages, and a link that was used resynchronises before it sends anything else (R10). The owner of the port's queues keeps these in step.
     pub(crate) fn begin_again(&mut self, epoch: Epoch, beginning: Beginning) {
         let Beginning { congestion_bytes, window_bytes, window_frames, promised_bytes, promised_frames } =
             beginning;

@@ -6,7 +6,7 @@ mod killed;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{End, id, settle};
+use crate::support::{End, exchange, id, post_rest, settle};
 use drivers::fault::Faults;
 use drivers::udp::UdpAddress;
 use drivers::{Driver, DriverError};
@@ -123,17 +123,8 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
     let (mut moved, mut over, mut took) = (0, [Nic::Udp; 2], Vec::new());
     connect(&hosts, &mut ends);
     for (life, nics) in (2..).zip(nics) {
-        // Some receives are posted before the cut, some messages come before their receive, and some are not sent yet.
         let before = u64::from(life) % 7 * 2;
-        for i in 0..MESSAGES {
-            for end in &mut ends {
-                end.send();
-                if i < before {
-                    end.post(end.sent - 1);
-                }
-                end.poll();
-            }
-        }
+        exchange(&mut ends, MESSAGES, before);
         for _ in 0..life % 50 * 3 {
             ends.iter_mut().for_each(End::poll);
         }
@@ -147,9 +138,7 @@ fn moves(hosts: [Host; 2], nics: impl Iterator<Item = [Nic; 2]>) {
         took.extend([0, 1].map(|at| Took { from: over[at], to: nics[at], times: times[at] }));
         over = nics;
         connect(&hosts, &mut ends);
-        for end in &ends {
-            (end.sent - MESSAGES + before.min(MESSAGES)..end.sent).for_each(|tag| end.post(tag));
-        }
+        post_rest(&ends, MESSAGES, before);
         settle(&mut ends, LIMIT, &format!("life {life}, {nics:?}"));
         moved += 1;
     }

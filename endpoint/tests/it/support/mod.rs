@@ -87,6 +87,26 @@ impl End {
     }
 }
 
+/// Each end sends `count` messages, and posts receives for the first `before` of the other's. The rest come before their receive, or have not been sent at a cut.
+pub(crate) fn exchange(ends: &mut [End; 2], count: u64, before: u64) {
+    for i in 0..count {
+        for end in &mut *ends {
+            end.send();
+            if i < before {
+                end.post(end.sent - 1);
+            }
+            end.poll();
+        }
+    }
+}
+
+/// Posts the receives that [`exchange`] left out.
+pub(crate) fn post_rest(ends: &[End; 2], count: u64, before: u64) {
+    for end in ends {
+        (end.sent - count + before.min(count)..end.sent).for_each(|tag| end.post(tag));
+    }
+}
+
 /// Goes on until both ends have all that the other has sent, for `limit` at most.
 pub(crate) fn settle(ends: &mut [End; 2], limit: Duration, when: &str) {
     let started = Instant::now();

@@ -118,7 +118,7 @@ impl Prepared {
 }
 
 impl Attempt<'_> {
-    /// Runs what is to run before the threads go on.
+    /// Runs the caller's code, before the threads go on.
     pub(super) fn held(&mut self, stopped: &Stopped, began: u64) -> Result<(), InStop> {
         let memory = Hold::begin();
         let agent = self.agent();
