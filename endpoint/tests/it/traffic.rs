@@ -8,7 +8,8 @@ use drivers::Driver;
 use drivers::udp::{UdpConfig, UdpDriver};
 use endpoint::{Completion, Endpoint, EndpointConfig, ReceiveBuffer, SendBuffer};
 use transport::{
-    Epoch, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive, Space,
+    Epoch, Event, JobId, JobKey, Life, LinkIndex, Outgoing, Port, PortConfig, PortId, Rank, Receive,
+    SendError, Space,
 };
 
 const KEY: JobKey = JobKey([9; 16]);
@@ -156,4 +157,46 @@ fn two_rails_share_the_work() {
     }
     let frames = a.frames_by_rail();
     assert!(frames.iter().all(|frames| *frames >= 8), "frames by rail: {frames:?}");
+}
+
+/// R37: nothing waits for a rank without which the job goes on; what it had sent is still there.
+#[test]
+fn operations_with_a_lost_rank_end_also_over_links_that_are_made_later() {
+    let (a, b) = (open(0), open(1));
+    let to_b = a.connect(PortId::of_rank(Rank(1), 0), &b.addresses()).expect("reachable");
+    let to_a = b.connect(PortId::of_rank(Rank(0), 0), &a.addresses()).expect("reachable");
+    send(&b, to_a, 0);
+    let started = Instant::now();
+    while !matches!(b.poll(), Some(Completion::SendDone { .. })) {
+        a.progress();
+        assert!(started.elapsed() < Duration::from_secs(20), "message 0 has not arrived");
+    }
+    let from_b = |link, tag| {
+        a.post_receive(
+            Receive { source: Some(link), ..receive(tag, 100) },
+            ReceiveBuffer::Owned(vec![0; 100]),
+        )
+    };
+    from_b(to_b, 1).expect("room");
+    let addresses = b.addresses();
+    drop(b);
+    a.lose_rank(Rank(1));
+    let ended = || core::iter::from_fn(|| a.poll()).collect::<Vec<_>>();
+    let ends = ended();
+    assert!(
+        matches!(
+            ends[..],
+            [Completion::Report(Event::PeerLost { .. }), Completion::ReceiveFailed { context: 1, .. }]
+        ),
+        "{ends:?}"
+    );
+    from_b(to_b, 0).expect("it was there before");
+    assert!(matches!(ended()[..], [Completion::Received { context: 0, .. }]));
+    from_b(to_b, 2).expect("it is accepted");
+    assert!(matches!(ended()[..], [Completion::ReceiveFailed { context: 2, .. }]));
+    assert!(matches!(a.send(to_b, outgoing(3), SendBuffer::Copied(&[3])), Err(SendError::Broken { .. })));
+    // A port of it that nobody had been in touch with.
+    let later = a.connect(PortId::of_rank(Rank(1), 1), &addresses).expect("a link");
+    assert!(matches!(ended()[..], [Completion::Report(Event::PeerLost { link, .. })] if link == later));
+    assert!(matches!(a.send(later, outgoing(4), SendBuffer::Copied(&[4])), Err(SendError::Broken { .. })));
 }
